@@ -1,7 +1,8 @@
 """Use an installed iq-ops as a stranger would: `check_install.py DIST GOLDEN`.
 
-It runs outside the tree in a clean environment. Only `iq-ops` was asked for. It must have brought the Triton kernels along, import without importing a compiler, answer
-`iq-ops doctor` and `iq-ops demo`, and give the contract's bytes for every golden vector.
+It runs outside the tree, in a clean environment where only `iq-ops` was asked for. That must have brought the Triton
+kernels along, import without importing a compiler, answer `iq-ops doctor` and `iq-ops demo`, and give the contract's
+bytes for every golden vector.
 """
 
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""The indexer-Q contract in plain PyTorch: the definition every backend is compared with, and a backend that runs anywhere.
+"""The indexer-Q contract in plain PyTorch: the definition of every backend, and a backend that runs anywhere.
 
 Arithmetic is IEEE binary32 with one rounding per operation. Eager PyTorch rounds after every operation, so each line
 below is one operation of the contract. Read `_rows` from top to bottom: rotate, round, Hadamard, amax, scale, encode.
