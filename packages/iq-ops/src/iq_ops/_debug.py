@@ -1,0 +1,71 @@
+"""IQ_OPS_CHECK=1: look at the values of every call, at the price of one synchronisation. Off, it costs nothing."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from . import _backends, _checks
+
+ENABLED = os.environ.get("IQ_OPS_CHECK") == "1"  # read once, when iq_ops is imported, and then wired into the ops
+
+
+def checking(implementation: Callable[..., None]) -> Callable[..., None]:
+    """Put `check_values` before an op's implementation."""
+
+    @functools.wraps(implementation)
+    def checked(positions: Tensor, q: Tensor, cos_sin_cache: Tensor, *rest: object) -> None:
+        if q.is_cuda and torch.cuda.is_current_stream_capturing():
+            _backends.warn_once("iq_ops: IQ_OPS_CHECK=1 checks nothing while a CUDA graph is captured")
+        else:
+            check_values(positions, q, cos_sin_cache)
+        implementation(positions, q, cos_sin_cache, *rest)
+
+    return checked
+
+
+def check_values(positions: Tensor, q: Tensor, cos_sin_cache: Tensor) -> None:
+    """Raise ValueError naming the first token whose position is past the cache, or whose q or cache row is not finite.
+
+    positions (T,), q (T, H, D), cos_sin_cache (P, R). A negative position marks padding, which may hold anything.
+    Tensors of wrong shapes are left to the op's own checks.
+    """
+    if positions.dim() != 1 or q.dim() != 3 or cos_sin_cache.dim() != 2 or positions.shape[0] != q.shape[0]:
+        return
+    tokens, num_positions = q.shape[0], cos_sin_cache.shape[0]
+    if tokens == 0:
+        return
+    real = positions >= 0
+    outside = positions >= num_positions
+    rows_finite = torch.cat((cos_sin_cache.isfinite().all(-1), positions.new_ones(1, dtype=torch.bool)))
+    inside = torch.where(real & ~outside, positions, num_positions).long()
+    checks = torch.stack((outside, real & ~q.isfinite().flatten(1).all(-1), real & ~rows_finite[inside]))
+    token = torch.arange(tokens, device=q.device)
+    first = torch.where(checks, token, tokens).amin(1).tolist()  # the one synchronisation
+    if first[0] < tokens:
+        position = int(positions[first[0]])
+        raise _bad_value(
+            "positions", f"values below the {num_positions} rows of the cache", f"{position} at token {first[0]}",
+            "grow cos_sin_cache, or mark padding with a negative position.",
+        )  # fmt: skip
+    if first[1] < tokens:
+        head, dim = (~q[first[1]].isfinite()).nonzero()[0].tolist()
+        value = float(q[first[1], head, dim])
+        raise _bad_value(
+            "q", "finite values", f"{value} at token {first[1]}, head {head}, dim {dim}",
+            "look at the projection that made q.",
+        )  # fmt: skip
+    if first[2] < tokens:
+        row = int(positions[first[2]])
+        raise _bad_value(
+            "cos_sin_cache", "finite values", f"NaN or Inf in row {row}, the position of token {first[2]}",
+            "look at how the cache was filled.",
+        )  # fmt: skip
+
+
+def _bad_value(argument: str, expected: str, actual: str, remedy: str) -> ValueError:
+    return ValueError("IQ_OPS_CHECK=1: " + _checks.describe_mismatch(argument, expected, actual, remedy))

@@ -1,0 +1,112 @@
+"""`warmup` compiles, before serving, every kernel that calls of a shape can take; `compile_count` counts compiles."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from . import _abi, _backends, _checks, _requests
+from .specs import DEEPSEEK_V4, IndexerQSpec
+
+FORMATS = {"fp8": "indexer_q_fp8", "mxfp4": "indexer_q_mxfp4"}
+
+
+def warmup(
+    num_heads: int = 64,
+    head_dim: int = 128,
+    rope_dim: int = 64,
+    formats: Sequence[str] = ("fp8", "mxfp4"),
+    *,
+    spec: IndexerQSpec = DEEPSEEK_V4,
+    positions_dtypes: Sequence[torch.dtype] = (torch.int64,),
+    cache_dtypes: Sequence[torch.dtype] = (torch.float32,),
+    weights_dtypes: Sequence[torch.dtype] = (torch.bfloat16,),
+    weights_out_dtypes: Sequence[torch.dtype] = (torch.float32,),
+    device: torch.device | str | int | None = None,
+    backend: str | None = None,
+    progress: bool = False,
+) -> int:
+    """Compile now what calls of these shapes and dtypes would compile later, at any T; return how many kernels.
+
+    num_heads is what one rank holds. device: None is the current GPU, or the CPU where there is none. What is warmed
+    is the backend that such calls take, or the one named. progress: a bar on stderr. A second call compiles nothing.
+
+    Raises ValueError for an unknown format, BackendUnavailableError for a named backend that cannot run the calls, and
+    the provider's CompileError where a backend that was named fails to compile.
+    """
+    for fmt in formats:
+        if fmt not in FORMATS:
+            expected = " or ".join(map(repr, FORMATS))
+            raise ValueError(_checks.describe_mismatch("formats", expected, repr(fmt), "pass these names."))
+    target = _device(device)
+    requests = [
+        request
+        for fmt, *dtypes in itertools.product(
+            formats, positions_dtypes, cache_dtypes, weights_dtypes, weights_out_dtypes
+        )
+        for request in _probes(_abi.OPS[FORMATS[fmt]], (num_heads, head_dim, rope_dim), dtypes, spec, target)
+    ]
+    forced = backend or _backends.forced_by_environment()
+    before = compile_count()
+    for request in _with_bar(requests) if progress else requests:
+        _compile(request, forced)
+    return compile_count() - before
+
+
+def compile_count() -> int:
+    """Return how many kernels all backends have compiled, or loaded from their caches, in this process."""
+    return sum(backend.provider.compile_count() for backend in _backends.backends() if backend.usable)
+
+
+def _compile(request: _abi.Request, forced: str | None) -> None:
+    """Warm the backend that would take the request; where it fails to compile, the next, as a call would."""
+    workload = _backends.workload_of(request)
+
+    def compile_all(backend: _backends.Backend, raw: Callable[..., None], passed_over: Sequence[str]) -> None:
+        for _label, compile_one in backend.provider.warmup_jobs(workload):
+            compile_one()
+
+    _backends.run_first(request, forced, compile_all)
+
+
+def _probes(
+    op: _abi.Op,
+    shape: tuple[int, int, int],
+    dtypes: Sequence[torch.dtype],
+    spec: IndexerQSpec,
+    device: torch.device,
+) -> list[_abi.Request]:
+    """One request for inputs as the allocator aligns them, and one for views at an odd element.
+
+    Another backend may take the second, and it must be warm too, unless one was forced.
+    """
+    sizes = {"T": 16, "P": 16, **dict(zip("HDR", shape, strict=True))}
+    positions, cache, weights, weights_out = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+    input_dtypes = {"positions": positions, "q": "bfloat16", "cos_sin_cache": cache, "weights": weights}
+    requests = []
+    for alignment in (_requests.MAX_ALIGNMENT, 2):
+        facts = {
+            name: _requests.contiguous_facts(dtype, tuple(sizes[symbol] for symbol in op.tensor(name).shape), alignment)
+            for name, dtype in input_dtypes.items()
+        }
+        facts.update(_requests.output_facts(op, facts, weights_out))
+        requests.append(_requests.request_of(op.name, facts, device, spec.rope_style, spec.rope_at, spec.hadamard))
+    return requests
+
+
+def _device(device: torch.device | str | int | None) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    index = torch.device(device).index
+    if torch.device(device).type == "cuda":
+        return torch.device("cuda", torch.cuda.current_device() if index is None else index)
+    return torch.device(device)
+
+
+def _with_bar(requests: Sequence[_abi.Request]) -> Iterable[_abi.Request]:
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(requests, description="Compiling kernels", console=Console(stderr=True))

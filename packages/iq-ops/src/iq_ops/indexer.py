@@ -1,0 +1,195 @@
+"""The public functions: allocate the outputs, call the registered op, view its bytes.
+
+What a call returns is CONTRACT 1: rotated queries in FP8 (e4m3fn) with the power-of-two row scale folded into the
+head weights, or in MXFP4 (E2M1 with e8m0 block scales, OCP Microscaling Formats v1.0).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _abi, _checks, _library, _requests
+from .specs import DEEPSEEK_V4, IndexerQSpec
+
+# What this module calls the ABI's tensors, for errors that speak the caller's language.
+PUBLIC_NAMES = {
+    "q": "index_q",
+    "cos_sin_cache": "index_q_cos_sin_cache",
+    "weights": "index_weights",
+    "q_fp8": "q_out",
+    "q_packed": "q_out",
+    "q_scale": "q_scale_out",
+}
+WEIGHTS_OUT_DTYPES = (torch.float32, torch.bfloat16)
+PACKED_SCALE_HEAD_DIM = 128  # four scale bytes of a row make one little-endian int32
+_CONTIGUOUS = torch.contiguous_format
+_indexer_q_fp8 = _library.INDEXER_Q_FP8
+_indexer_q_mxfp4 = _library.INDEXER_Q_MXFP4
+
+
+def fused_indexer_q_rope_quant(
+    positions: Tensor,
+    index_q: Tensor,
+    index_q_cos_sin_cache: Tensor,
+    index_weights: Tensor,
+    index_weights_softmax_scale: float,
+    index_weights_head_scale: float,
+    use_fp4: bool = False,
+    weights_out_dtype: torch.dtype = torch.float32,
+    *,
+    spec: IndexerQSpec = DEEPSEEK_V4,
+    backend: str | None = None,
+) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor]:
+    """Rotate, quantize and weight the indexer's queries in one pass.
+
+    positions: (T,) int32 or int64; negative marks a padding token.
+    index_q: (T, H, D) bfloat16, D one of 32, 64, 128, 256, stride(-1) == 1, other strides free.
+    index_q_cos_sin_cache: (P, R) float32 or bfloat16, a row being R/2 cosines, then R/2 sines.
+    index_weights: (T, H) bfloat16, float16 or float32.
+    The two scales multiply the weights; weights_out_dtype is torch.float32 or torch.bfloat16.
+    backend: "cute", "triton" or "reference" forces one; None takes the best, or what IQ_OPS_BACKEND names.
+
+    Returns `(q_fp8, weights_out)`: float8_e4m3fn (T, H, D) and (T, H), the row scale folded into weights_out. With
+    use_fp4 `((q_packed, q_scale), weights_out)`: uint8 (T, H, D/2), the even dim in the low nibble; int32 (T, H), four
+    e8m0 bytes little-endian, where D is 128, else uint8 (T, H, D/32). All are new and contiguous.
+
+    Raises TypeError or ValueError naming argument, expected, actual and remedy; `BackendUnavailableError` for a forced
+    backend that cannot run the call.
+    """
+    if type(index_q) is not Tensor and hasattr(index_q, "device_mesh"):
+        from . import _dtensor
+
+        return _dtensor.fused_indexer_q_rope_quant(
+            positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
+            index_weights_head_scale, use_fp4, weights_out_dtype, spec=spec, backend=backend,
+        )  # fmt: skip
+    try:
+        if weights_out_dtype not in WEIGHTS_OUT_DTYPES:
+            raise _unknown_weights_out_dtype(weights_out_dtype)
+        weights_out = torch.empty_like(index_weights, dtype=weights_out_dtype, memory_format=_CONTIGUOUS)
+        if not use_fp4:
+            q_fp8 = torch.empty_like(index_q, dtype=torch.uint8, memory_format=_CONTIGUOUS)
+            _indexer_q_fp8(
+                positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
+                index_weights_head_scale, q_fp8, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend,
+            )  # fmt: skip
+            return q_fp8.view(torch.float8_e4m3fn), weights_out
+        tokens, heads, head_dim = index_q.shape
+        q_packed = index_q.new_empty((tokens, heads, head_dim // 2), dtype=torch.uint8)
+        q_scale = index_q.new_empty((tokens, heads, head_dim // _abi.MX_BLOCK), dtype=torch.uint8)
+        _indexer_q_mxfp4(
+            positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
+            index_weights_head_scale, q_packed, q_scale, weights_out, spec.rope_style, spec.rope_at, spec.hadamard,
+            backend,
+        )  # fmt: skip
+        if head_dim == PACKED_SCALE_HEAD_DIM:
+            q_scale = q_scale.view(torch.int32).squeeze(-1)
+        return (q_packed, q_scale), weights_out
+    except (TypeError, ValueError, AttributeError, RuntimeError):
+        tensors = _inputs(positions, index_q, index_q_cos_sin_cache, index_weights)
+        error = _public_error(_op(use_fp4), tensors, spec)
+        if error is not None:
+            raise error from None
+        raise
+
+
+def fused_indexer_q_rope_quant_out(
+    positions: Tensor,
+    index_q: Tensor,
+    index_q_cos_sin_cache: Tensor,
+    index_weights: Tensor,
+    index_weights_softmax_scale: float,
+    index_weights_head_scale: float,
+    use_fp4: bool = False,
+    weights_out_dtype: torch.dtype = torch.float32,
+    *,
+    q_out: Tensor,
+    weights_out: Tensor,
+    q_scale_out: Tensor | None = None,
+    spec: IndexerQSpec = DEEPSEEK_V4,
+    backend: str | None = None,
+) -> None:
+    """Do what `fused_indexer_q_rope_quant` does, into buffers of the caller's.
+
+    q_out: (T, H, D) float8_e4m3fn or uint8; with use_fp4 (T, H, D/2) uint8.
+    q_scale_out: with use_fp4, and only then: int32 (T, H) where D is 128, or uint8 (T, H, D/32).
+    weights_out: (T, H) of weights_out_dtype. All contiguous, and apart in memory from each other and from the inputs.
+
+    Raises as `fused_indexer_q_rope_quant`; then nothing is written.
+    """
+    if type(index_q) is not Tensor and hasattr(index_q, "device_mesh"):
+        from . import _dtensor
+
+        return _dtensor.fused_indexer_q_rope_quant_out(
+            positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
+            index_weights_head_scale, use_fp4, weights_out_dtype,
+            q_out=q_out, weights_out=weights_out, q_scale_out=q_scale_out, spec=spec, backend=backend,
+        )  # fmt: skip
+    outputs: dict[str, Any] = {"q_packed" if use_fp4 else "q_fp8": q_out, "weights_out": weights_out}
+    try:
+        if weights_out.dtype is not weights_out_dtype:
+            raise _wrong_weights_out(weights_out.dtype, weights_out_dtype)
+        if not use_fp4:
+            if q_scale_out is not None:
+                raise _unexpected_scales()
+            if q_out.dtype is torch.float8_e4m3fn:
+                outputs["q_fp8"] = q_out = q_out.view(torch.uint8)
+            _indexer_q_fp8(
+                positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
+                index_weights_head_scale, q_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend,
+            )  # fmt: skip
+            return None
+        outputs["q_scale"] = q_scale_out
+        if q_scale_out is not None and q_scale_out.dtype is torch.int32:
+            outputs["q_scale"] = q_scale_out = q_scale_out.unsqueeze(-1).view(torch.uint8)
+        _indexer_q_mxfp4(
+            positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
+            index_weights_head_scale, q_out, q_scale_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard,
+            backend,
+        )  # fmt: skip
+        return None
+    except (TypeError, ValueError, AttributeError, RuntimeError):
+        tensors = _inputs(positions, index_q, index_q_cos_sin_cache, index_weights)
+        error = _public_error(_op(use_fp4), {**tensors, **outputs}, spec)
+        if error is not None:
+            raise error from None
+        raise
+
+
+def _op(use_fp4: bool) -> str:
+    return "indexer_q_mxfp4" if use_fp4 else "indexer_q_fp8"
+
+
+def _inputs(positions: Tensor, q: Tensor, cos_sin_cache: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    return {"positions": positions, "q": q, "cos_sin_cache": cos_sin_cache, "weights": weights}
+
+
+def _public_error(op: str, tensors: dict[str, Any], spec: IndexerQSpec) -> Exception | None:
+    """Make the error that speaks of this module's arguments; None where they are all as they should be."""
+    try:
+        _requests.check(_abi.OPS[op], tensors, PUBLIC_NAMES)
+        if not isinstance(spec, IndexerQSpec):
+            raise TypeError(
+                _checks.describe_mismatch("spec", "an IndexerQSpec", repr(spec), "pass one of iq_ops.specs.")
+            )
+    except (TypeError, ValueError) as error:
+        return error
+    return None
+
+
+def _unknown_weights_out_dtype(dtype: object) -> TypeError:
+    expected = " or ".join(map(str, WEIGHTS_OUT_DTYPES))
+    return TypeError(_checks.describe_mismatch("weights_out_dtype", expected, repr(dtype), "pass one of the two."))
+
+
+def _wrong_weights_out(actual: torch.dtype, expected: torch.dtype) -> TypeError:
+    remedy = "pass the buffer's own dtype as weights_out_dtype."
+    return TypeError(_checks.describe_mismatch("weights_out", f"dtype {expected}", str(actual), remedy))
+
+
+def _unexpected_scales() -> ValueError:
+    remedy = "leave it out: FP8 folds the scale into weights_out."
+    return ValueError(_checks.describe_mismatch("q_scale_out", "None without use_fp4", "a tensor", remedy))
