@@ -117,7 +117,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Benchmark the kernels on a GPU, else the host side; posargs go to pytest (--quick, --benchmark-json FILE)."""
+    """Benchmark the kernels on a GPU, else the host side; posargs go to pytest (-m quick, --benchmark-json FILE)."""
     install(session, PACKAGES, *group("test"), *group("plot"))
     LATEST_BENCH.parent.mkdir(exist_ok=True)
     report = f"--benchmark-json={LATEST_BENCH}"

@@ -1,0 +1,73 @@
+"""Host time of one call on a GPU: raw, into buffers, public, compiled; and the first call of a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from benchmarks import calls, devicetime, inputs, matrix, report
+
+pytestmark = [pytest.mark.gpu, pytest.mark.benchmark(group="host")]
+ROUNDS, ITERATIONS = 20, 200
+FIRST_CALL = """
+import time, torch, iq_ops
+from benchmarks import inputs
+names = "positions", "q", "cos_sin_cache", "weights", "weights_softmax_scale", "weights_head_scale"
+positional = [inputs.arguments(inputs.Shape(1), {fmt!r})[0][name] for name in names]
+torch.cuda.synchronize()
+start = time.perf_counter()
+iq_ops.fused_indexer_q_rope_quant(*positional, {fmt!r} == "mxfp4", backend={backend!r})
+torch.cuda.synchronize()
+print(time.perf_counter() - start)
+"""
+
+
+@pytest.mark.parametrize("way", calls.WAYS)
+@pytest.mark.parametrize("fmt", matrix.FORMATS)
+@pytest.mark.parametrize("backend", [pytest.param("cute", marks=pytest.mark.quick), "triton"])
+@pytest.mark.filterwarnings("default")  # those of torch.compile are not ours to mend
+def test_host(benchmark: BenchmarkFixture, rows: list[report.Row], backend: str, fmt: str, way: str) -> None:
+    raw = getattr(pytest.importorskip(f"iq_kernels_{backend}"), f"indexer_q_{fmt}")
+    call = calls.call(way, raw, inputs.arguments(inputs.Shape(1), fmt)[0], fmt, backend)
+    call()
+
+    def drain() -> None:
+        torch.cuda.synchronize()
+
+    benchmark.pedantic(call, rounds=ROUNDS, iterations=ITERATIONS, warmup_rounds=1, teardown=drain)
+    us = benchmark.stats.stats.median * 1e6
+    benchmark.extra_info.update(fmt=fmt, backend=backend, way=way, us=us)
+    raw_us = next((row.us for row in rows if row.block.startswith("host") and row.line == f"{backend} {fmt}"), None)
+    rows.append(report.Row("host: us a call, x raw", f"{backend} {fmt}", way, us, raw_us))
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+@pytest.mark.parametrize("backend", matrix.BACKENDS)
+@pytest.mark.benchmark(timer=devicetime.reported_time)
+def test_first_call(
+    benchmark: BenchmarkFixture,
+    rows: list[report.Row],
+    tmp_path_factory: pytest.TempPathFactory,
+    backend: str,
+    cache: str,
+) -> None:
+    pytest.importorskip(f"iq_kernels_{backend}")
+    folder = str(tmp_path_factory.getbasetemp() / f"cache-{backend}")  # the warm case finds what the cold one left
+    environment = {**os.environ, "IQ_KERNELS_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder}
+    command = [sys.executable, "-c", FIRST_CALL.format(fmt="fp8", backend=backend)]
+
+    def first_call() -> float:
+        root = Path(__file__).parents[1]
+        done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    replay = devicetime.Replay(first_call, 1)
+    benchmark.pedantic(replay, rounds=1)
+    benchmark.extra_info.update(backend=backend, cache=cache, us=replay.median() * 1e6)
+    rows.append(report.Row("first call: us", f"disk cache {cache}", backend, replay.median() * 1e6))
