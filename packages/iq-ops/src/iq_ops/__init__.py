@@ -33,11 +33,19 @@ __all__ = [
     "warmup",
 ]
 
-_LAZY = {"explain": "._explain", "warmup": "._warmup", "compile_count": "._warmup"}
+_LAZY = {
+    "explain": "._explain",
+    "warmup": "._warmup",
+    "compile_count": "._warmup",
+    "fused_indexer_q_rope_quant_mxfp4_cutedsl": "._deprecated",
+    "fused_indexer_q_rope_quant_fp8_cutedsl": "._deprecated",
+    "_INDEXER_Q_MXFP4_KERNEL": "._deprecated",
+    "_INDEXER_Q_FP8_KERNEL": "._deprecated",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a tool at its first use (PEP 562)."""
+    """Import a tool or an old name at its first use (PEP 562)."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name], __name__), name)

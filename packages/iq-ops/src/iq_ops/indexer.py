@@ -128,7 +128,6 @@ def fused_indexer_q_rope_quant_out(
             index_weights_head_scale, use_fp4, weights_out_dtype,
             q_out=q_out, weights_out=weights_out, q_scale_out=q_scale_out, spec=spec, backend=backend,
         )  # fmt: skip
-    outputs: dict[str, Any] = {"q_packed" if use_fp4 else "q_fp8": q_out, "weights_out": weights_out}
     try:
         if weights_out.dtype is not weights_out_dtype:
             raise _wrong_weights_out(weights_out.dtype, weights_out_dtype)
@@ -136,15 +135,14 @@ def fused_indexer_q_rope_quant_out(
             if q_scale_out is not None:
                 raise _unexpected_scales()
             if q_out.dtype is torch.float8_e4m3fn:
-                outputs["q_fp8"] = q_out = q_out.view(torch.uint8)
+                q_out = q_out.view(torch.uint8)
             _indexer_q_fp8(
                 positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
                 index_weights_head_scale, q_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend,
             )  # fmt: skip
             return None
-        outputs["q_scale"] = q_scale_out
         if q_scale_out is not None and q_scale_out.dtype is torch.int32:
-            outputs["q_scale"] = q_scale_out = q_scale_out.unsqueeze(-1).view(torch.uint8)
+            q_scale_out = q_scale_out.unsqueeze(-1).view(torch.uint8)
         _indexer_q_mxfp4(
             positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
             index_weights_head_scale, q_out, q_scale_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard,
@@ -153,7 +151,8 @@ def fused_indexer_q_rope_quant_out(
         return None
     except (TypeError, ValueError, AttributeError, RuntimeError):
         tensors = _inputs(positions, index_q, index_q_cos_sin_cache, index_weights)
-        error = _public_error(_op(use_fp4), {**tensors, **outputs}, spec)
+        outputs = {"q_packed": q_out, "q_scale": q_scale_out} if use_fp4 else {"q_fp8": q_out}
+        error = _public_error(_op(use_fp4), {**tensors, **outputs, "weights_out": weights_out}, spec)
         if error is not None:
             raise error from None
         raise
