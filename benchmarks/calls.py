@@ -28,8 +28,9 @@ def call(way: str, raw: Callable[..., None], arguments: dict[str, Any], fmt: str
         fmt == "mxfp4",
     )
     if way != "out":
-        public = functools.partial(iq_ops.fused_indexer_q_rope_quant, *inputs, backend=backend)
-        return public if way == "public" else torch.compile(lambda: public(), fullgraph=True)
+        public = iq_ops.fused_indexer_q_rope_quant
+        function = public if way == "public" else torch.compile(public, fullgraph=True)
+        return functools.partial(function, *inputs, backend=backend)
     buffers = {"q_out": arguments["q_fp8" if fmt == "fp8" else "q_packed"], "weights_out": arguments["weights_out"]}
     if fmt == "mxfp4":
         buffers["q_scale_out"] = arguments["q_scale"]

@@ -46,7 +46,8 @@ def launcher(fmt: str, q: Tensor, codes: Tensor, block: int) -> Callable[[], Any
         kernel, source, target = cast8, q.view(-1), codes.view(torch.float8_e4m3fn).view(-1)
     else:
         kernel, source, target = cast4, q.view(torch.int64).view(-1), codes.view(torch.int16).view(-1)
-    return functools.partial(kernel[(words // block,)], source, target, BLOCK=block, num_warps=4, launch_pdl=True)
+    options = {"num_warps": 4, "launch_pdl": True, "enable_fp_fusion": False}  # the last: Triton 3.9 warns of a default
+    return functools.partial(kernel[(words // block,)], source, target, BLOCK=block, **options)
 
 
 @functools.cache
