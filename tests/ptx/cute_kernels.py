@@ -1,0 +1,97 @@
+"""The CuTeDSL kernels on the CPU: compile a variant, launch it through its own launcher, interpret its PTX."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import lru_cache
+
+import torch
+from iq_kernels_cute import _abi
+from iq_kernels_cute.indexer_q import config, layout
+from torch import Tensor
+
+from tests.cases import Case
+
+from .cute_host import HostLauncher
+from .launch import Execution, execute
+from .parse import parse
+from .placement import Placed, place
+from .syntax import Kernel
+
+
+class CuteKernel:
+    """One compiled variant: its PTX, parsed, and its launcher."""
+
+    def __init__(self, variant: config.Variant) -> None:
+        from iq_kernels_cute.indexer_q.compiling import compile_variant
+
+        with tempfile.TemporaryDirectory() as folder:
+            self._compiled = compile_variant(variant, f"--keep-ptx --dump-dir={folder}")
+            self.ptx: str = self._compiled.artifacts.PTX
+        self.variant = variant
+        self.launcher = HostLauncher(self._compiled, parse(self.ptx).kernel())
+
+
+@lru_cache(maxsize=64)
+def compiled(variant: config.Variant) -> CuteKernel:
+    """Compile a variant once a process."""
+    return CuteKernel(variant)
+
+
+def workload(case: Case, target: str) -> _abi.Workload:
+    """The workload that a case belongs to."""
+    _, num_heads, head_dim = case.q.shape
+    dtypes = {
+        f"{name}_dtype": str(getattr(case, name).dtype).removeprefix("torch.")
+        for name in ("positions", "cos_sin_cache", "weights")
+    }
+    return _abi.Workload(
+        op=case.op,
+        num_heads=num_heads,
+        head_dim=head_dim,
+        rope_dim=case.cos_sin_cache.shape[1],
+        target=target,
+        device_index=None,
+        weights_out_dtype=str(case.weights_out_dtype).removeprefix("torch."),
+        **case.options,
+        **dtypes,
+    )
+
+
+def variants(case: Case, target: str) -> list[config.Variant]:
+    """The variants that the launch code has for this case's strides and alignment: one for each range of tokens."""
+    facts = {name: _facts(each) for name, each in placed_tensors(case).items()}
+    problem = layout.problem(case.op, facts)
+    if problem is not None:
+        raise ValueError(f"the kernels refuse this case: {problem}")
+    steps = config.schedule(workload(case, target), layout.is_dense(target, facts))
+    return [variant for _, variant in steps]
+
+
+def placed_tensors(case: Case) -> dict[str, Placed]:
+    """The case's inputs and its outputs, which hold nothing yet, at their addresses."""
+    tensors: dict[str, Tensor] = {name: getattr(case, name) for name in ("positions", "q", "cos_sin_cache", "weights")}
+    shapes = case.output_shapes()
+    tensors |= {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
+    return place(tensors, frozenset(shapes))
+
+
+def run(case: Case, variant: config.Variant, ptx: str | None = None) -> Execution:
+    """Interpret `variant` on a case; `ptx` replaces the compiled text (planted faults), the launch stays as it is."""
+    kernel = compiled(variant)
+    placed = placed_tensors(case)
+    arguments: list[Placed | float] = list(placed.values())
+    arguments.insert(4, case.softmax_scale * case.head_scale)
+    (launch,) = kernel.launcher(*arguments)
+    parsed: Kernel = parse(ptx or kernel.ptx).kernel()
+    return execute(parsed, launch, placed)
+
+
+def _facts(placed: Placed) -> _abi.TensorFacts:
+    tensor = placed.tensor
+    return _abi.TensorFacts(
+        str(tensor.dtype).removeprefix("torch."),
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        min(256, placed.address & -placed.address),
+    )
