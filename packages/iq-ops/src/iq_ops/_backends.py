@@ -106,8 +106,9 @@ def run_first(request: _abi.Request, forced: str | None, attempt: Attempt) -> Ca
     A backend that fails to compile is passed over with one warning, or its error is raised where it was forced.
     Raises BackendUnavailableError where no backend can run the request.
     """
-    passed_over: list[str] = []
-    for answer in verdicts(request, forced):
+    answers = verdicts(request, forced)
+    passed_over = [f"{answer.backend.name}: {answer.reason}" for answer in answers if not answer.backend.usable]
+    for answer in answers:
         backend, reason = answer.backend, answer.reason
         if reason is None:
             raw, reason = _load(backend, request.op)
@@ -122,7 +123,8 @@ def run_first(request: _abi.Request, forced: str | None, attempt: Attempt) -> Ca
                     return raw
         if backend.name == forced:
             raise BackendUnavailableError(f"backend {forced!r} was forced and cannot run {request.op}: {reason}")
-        passed_over.append(f"{backend.name}: {reason}")
+        if backend.usable:
+            passed_over.append(f"{backend.name}: {reason}")
     if forced is None:
         raise BackendUnavailableError(f"no backend can run {request.op}: {'; '.join(passed_over)}")
     raise BackendUnavailableError(unknown_backend(forced))
@@ -178,7 +180,7 @@ def _discover() -> tuple[Backend, ...]:
         backend = _admit(entry.name, entry.load)
         if backend.name in found:
             warn_once(
-                f"iq_ops: entry point {entry.name!r} = {entry.value!r} is ignored: {backend.name!r} exists already"
+                f"iq_ops: entry point {entry.value!r} is ignored: a backend named {backend.name!r} exists already"
             )
         else:
             found[backend.name] = backend

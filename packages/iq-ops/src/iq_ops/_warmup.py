@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -25,13 +26,15 @@ def warmup(
     weights_dtypes: Sequence[torch.dtype] = (torch.bfloat16,),
     weights_out_dtypes: Sequence[torch.dtype] = (torch.float32,),
     device: torch.device | str | int | None = None,
+    arch: str | None = None,
     backend: str | None = None,
     progress: bool = False,
 ) -> int:
     """Compile now what calls of these shapes and dtypes would compile later, at any T; return how many kernels.
 
     num_heads is what one rank holds. device: None is the current GPU, or the CPU where there is none. What is warmed
-    is the backend that such calls take, or the one named. progress: a bar on stderr. A second call compiles nothing.
+    is the backend that such calls take, or the one named. arch: compile for this architecture instead, as "sm_100a",
+    into the disk cache, where no such GPU need be. progress: a bar on stderr. A second call compiles nothing.
 
     Raises ValueError for an unknown format, BackendUnavailableError for a named backend that cannot run the calls, and
     the provider's CompileError where a backend that was named fails to compile.
@@ -51,7 +54,10 @@ def warmup(
     forced = backend or _backends.forced_by_environment()
     before = compile_count()
     for request in _with_bar(requests) if progress else requests:
-        _compile(request, forced)
+        if arch is None:
+            _compile(request, forced)
+        else:
+            _compile_ahead(replace(_backends.workload_of(request), target=arch, device_index=None), forced)
     return compile_count() - before
 
 
@@ -69,6 +75,23 @@ def _compile(request: _abi.Request, forced: str | None) -> None:
             compile_one()
 
     _backends.run_first(request, forced, compile_all)
+
+
+def _compile_ahead(workload: _abi.Workload, forced: str | None) -> None:
+    """Warm the best backend that compiles for a device that is not here."""
+    reasons = []
+    for backend in _backends.backends():
+        if forced not in (None, backend.name):
+            continue
+        jobs = backend.provider.warmup_jobs(workload) if backend.usable else []
+        for _label, compile_one in jobs:
+            compile_one()
+        if jobs:
+            return
+        reasons.append(f"{backend.name}: {backend.reason or 'it compiles only for a device that is here'}")
+    raise _backends.BackendUnavailableError(
+        f"no backend compiles {workload.op} for {workload.target} ahead: {'; '.join(reasons) or forced}"
+    )
 
 
 def _probes(

@@ -1,0 +1,272 @@
+"""Discovery, handshake and selection, shown with planted providers."""
+
+from __future__ import annotations
+
+import cases
+import pytest
+from fake_providers import planting, providing  # noqa: F401 - fixtures
+
+import iq_ops
+from iq_ops import _abi
+
+
+@pytest.fixture
+def prefer_kernels(monkeypatch):
+    """Let the CPU stand in for a GPU, where the reference is not the natural choice."""
+    from iq_ops import _requests
+
+    real = _requests.request_of
+
+    def on_a_gpu(op, tensors, device, *options):
+        request = real(op, tensors, device, *options)
+        return _abi.Request(**{**request.__dict__, "device_type": "cuda", "device_index": 0, "target": "sm_90"})
+
+    monkeypatch.setattr(_requests, "request_of", on_a_gpu)
+
+
+def call(case=None, **options):
+    case = case or cases.random_case(1)
+    result = iq_ops.fused_indexer_q_rope_quant(*case.positional, **options)
+    cases.assert_same(cases.raw_outputs(case, result), cases.reference(case))
+
+
+def state_of(name):
+    return next(backend for backend in iq_ops.backends() if backend.name == name)
+
+
+def test_absent_backends_are_listed_with_the_command_that_installs_them_and_no_warning(recwarn):
+    call()
+    assert next(backend.name for backend in iq_ops.backends()) == "reference"
+    assert state_of("cute").state == state_of("triton").state == "absent"
+    assert "python -m pip install 'iq-ops[cute]'" in state_of("cute").reason
+    assert not recwarn.list
+
+
+def test_the_preferred_backend_that_can_takes_the_call(plant, fake_provider, prefer_kernels):
+    best, second = fake_provider("cute", preference=200), fake_provider("triton")
+    plant(second, best)
+    call()
+    call()
+    assert (best.calls, second.calls) == (["indexer_q_fp8"] * 2, [])
+    assert [backend.name for backend in iq_ops.backends()] == ["cute", "triton", "reference"]
+
+
+def test_a_refusal_passes_the_call_on_and_explain_says_why(plant, fake_provider, prefer_kernels, recwarn):
+    best, second = fake_provider("cute", preference=200, refuses="q is not 16-byte aligned"), fake_provider("triton")
+    plant(best, second)
+    case = cases.random_case(1)
+    call(case)
+    explanation = iq_ops.explain(*case.positional)
+    assert second.calls == ["indexer_q_fp8"]
+    assert best.calls == []
+    assert explanation.backend == "triton"
+    assert explanation.reasons == {"cute": "q is not 16-byte aligned", "reference": "'triton' is preferred"}
+    assert "not cute: q is not 16-byte aligned" in str(explanation)
+    assert not recwarn.list
+
+
+def test_the_reference_on_a_gpu_warns_once_with_every_reason(plant, fake_provider, prefer_kernels):
+    plant(fake_provider("triton", refuses="no kernel for this one"))
+    with pytest.warns(RuntimeWarning, match="slow reference.*cute: not installed.*triton: no kernel for this one"):
+        call(cases.random_case(1))
+    call(cases.random_case(1, tokens=3))  # a second warning would be an error
+
+
+def test_on_the_cpu_the_reference_is_taken_unless_a_kernel_is_forced(plant, fake_provider):
+    triton = fake_provider("triton")
+    plant(triton)
+    case = cases.random_case(1)
+    call(case)
+    assert triton.calls == []
+    assert "on the CPU the reference is taken" in iq_ops.explain(*case.positional).reasons["triton"]
+    call(case, backend="triton")
+    assert triton.calls == ["indexer_q_fp8"]
+    assert iq_ops.explain(*case.positional, backend="triton").backend == "triton"
+
+
+@pytest.mark.parametrize(
+    ("version", "command"),
+    [(0, "python -m pip install --upgrade iq-kernels-triton"), (2, "python -m pip install --upgrade iq-ops")],
+)
+def test_another_abi_is_refused_with_the_pip_command_that_mends_it(
+    plant, fake_provider, prefer_kernels, version, command
+):
+    skewed = fake_provider("triton", abi={"indexer_q_fp8": version, "indexer_q_mxfp4": 1})
+    other = fake_provider("cute", preference=50)
+    plant(skewed, other)
+    message = (
+        f"iq-kernels-triton 9.9 speaks ABI {version} of indexer_q_fp8, this iq-ops speaks ABI 1. Remedy: {command}"
+    )
+    with pytest.warns(RuntimeWarning) as caught:
+        call()
+    assert [message in str(warning.message) for warning in caught] == [True]
+    assert (skewed.calls, other.calls) == ([], ["indexer_q_fp8"])
+    assert (state_of("triton").state, state_of("triton").reason) == ("skewed", message)
+    with pytest.raises(iq_ops.BackendUnavailableError, match="Remedy: " + command):
+        call(backend="triton")
+
+
+def test_a_provider_without_the_operation_is_passed_over(plant, fake_provider, prefer_kernels):
+    older, other = fake_provider("cute", preference=200, abi={"indexer_q_mxfp4": 1}), fake_provider("triton")
+    plant(older, other)
+    call()
+    call(cases.random_case(1, fmt="mxfp4"))
+    assert (older.calls, other.calls) == (["indexer_q_mxfp4"], ["indexer_q_fp8"])
+
+
+def explode():
+    raise OSError("libcutlass.so: cannot open shared object file")
+
+
+def test_an_exploding_provider_is_reported_and_takes_no_other_down(plant, fake_provider, prefer_kernels):
+    triton = fake_provider("triton")
+    plant(triton, cute=explode)
+    with pytest.warns(RuntimeWarning, match="'cute' is not used.*OSError: libcutlass.so") as caught:
+        call()
+    assert len(caught) == 1
+    assert triton.calls == ["indexer_q_fp8"]
+    assert state_of("cute").state == "broken"
+    assert "OSError: libcutlass.so" in iq_ops.explain(*cases.random_case(1).positional).reasons["cute"]
+    with pytest.raises(iq_ops.BackendUnavailableError, match=r"OSError: libcutlass\.so"):
+        call(backend="cute")
+
+
+def test_a_why_not_or_load_that_raises_passes_the_call_on(plant, fake_provider, prefer_kernels):
+    first, second, third = (fake_provider(name, preference=p) for name, p in (("a", 300), ("b", 200), ("c", 150)))
+    first.why_not = lambda request: 1 / 0
+    second.load = lambda op: 1 / 0
+    plant(first, second, third)
+    with pytest.warns(RuntimeWarning) as caught:
+        call()
+    assert [str(warning.message) for warning in caught] == [
+        "iq_ops: backend 'a' is passed over: its why_not raised ZeroDivisionError: division by zero",
+        "iq_ops: backend 'b' is passed over: loading indexer_q_fp8 raised ZeroDivisionError: division by zero",
+    ]
+    assert third.calls == ["indexer_q_fp8"]
+
+
+def test_a_failed_compile_falls_back_with_one_warning_and_is_not_tried_again(plant, fake_provider, prefer_kernels):
+    cute, triton = fake_provider("cute", preference=200, compile_error="ptxas: bad target"), fake_provider("triton")
+    plant(cute, triton)
+    with pytest.warns(RuntimeWarning, match="'cute'.*failed to compile: ptxas: bad target") as caught:
+        call(cases.random_case(1))
+    assert len(caught) == 1
+    call(cases.random_case(1, tokens=5))
+    assert (cute.calls, triton.calls) == (["indexer_q_fp8"], ["indexer_q_fp8"] * 2)
+    assert "ptxas: bad target" in iq_ops.explain(*cases.random_case(1).positional).reasons["cute"]
+
+
+def test_a_failed_compile_raises_where_the_backend_was_forced(plant, fake_provider, prefer_kernels):
+    cute, triton = fake_provider("cute", preference=200, compile_error="ptxas: bad target"), fake_provider("triton")
+    plant(cute, triton)
+    with pytest.raises(cute.CompileError, match="ptxas: bad target"):
+        call(backend="cute")
+    assert triton.calls == []
+
+
+def test_the_environment_forces_a_backend_and_the_argument_outranks_it(plant, fake_provider, monkeypatch):
+    cute, triton = fake_provider("cute", preference=200), fake_provider("triton")
+    plant(cute, triton)
+    monkeypatch.setenv("IQ_OPS_BACKEND", "triton")
+    case = cases.random_case(1)
+    call(case)
+    assert triton.calls == ["indexer_q_fp8"]
+    call(case, backend="cute")
+    assert cute.calls == ["indexer_q_fp8"]
+    assert iq_ops.explain(*case.positional).forced == "triton"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cute", "'cute' was forced and cannot run indexer_q_fp8: not installed. Remedy: python -m pip install"),
+        ("cuda", "backend 'cuda' is not known; known are 'reference', 'cute', 'triton'"),
+    ],
+)
+def test_a_forced_backend_that_is_not_there_is_an_error(name, message):
+    case = cases.random_case(1)
+    with pytest.raises(iq_ops.BackendUnavailableError, match=message):
+        call(case, backend=name)
+    explanation = iq_ops.explain(*case.positional, backend=name)
+    assert explanation.backend is None
+    assert name in explanation.reasons
+
+
+def test_two_providers_of_one_name_do_not_shadow_each_other_silently(plant, fake_provider):
+    first, second = fake_provider("triton"), fake_provider("triton")
+    plant(first, second)
+    with pytest.warns(RuntimeWarning, match="is ignored: a backend named 'triton' exists already"):
+        call(backend="triton")
+    assert (first.calls, second.calls) == (["indexer_q_fp8"], [])
+
+
+def test_what_was_chosen_once_is_not_judged_again(plant, fake_provider, prefer_kernels):
+    provider = fake_provider("triton")
+    judged = []
+    provider.why_not = lambda request: judged.append(request)
+    plant(provider)
+    case = cases.random_case(1, tokens=4)
+    outputs = {name: buffer[:4] for name, buffer in cases.poisoned_outputs(case).items()}
+    for _ in range(3):
+        iq_ops.fused_indexer_q_rope_quant_out(
+            *case.positional, q_out=outputs["q_fp8"], weights_out=outputs["weights_out"]
+        )
+    assert len(judged) == 1
+    assert len(provider.calls) == 3
+
+
+def test_signatures_stay_bounded(monkeypatch):
+    from iq_ops import _library
+
+    monkeypatch.setattr(_library, "MAX_SIGNATURES", 4)
+    for tokens in range(1, 12):
+        call(cases.random_case(1, tokens=tokens, num_heads=1, head_dim=32, rope_dim=16))
+        assert len(_library._signatures) <= 4
+
+
+def test_warmup_warms_the_backend_that_calls_take(plant, fake_provider, prefer_kernels):
+    cute, triton = fake_provider("cute", preference=200), fake_provider("triton")
+    plant(cute, triton)
+    assert iq_ops.warmup(num_heads=8, spec=iq_ops.specs.GLM_5, device="cpu") == 2
+    assert iq_ops.warmup(num_heads=8, spec=iq_ops.specs.GLM_5, device="cpu") == 0
+    assert iq_ops.compile_count() == 2
+    assert triton.warmed == []
+    assert {workload.op for workload in cute.warmed} == set(_abi.OPS)
+    workload = cute.warmed[0]
+    assert (workload.num_heads, workload.head_dim, workload.rope_dim, workload.rope_at) == (8, 128, 64, "head")
+    assert (workload.target, workload.device_index) == ("sm_90", 0)
+
+
+def test_warmup_also_warms_who_takes_odd_views(plant, fake_provider, prefer_kernels):
+    cute, triton = fake_provider("cute", preference=200), fake_provider("triton")
+    cute.why_not = lambda request: "misaligned" if request.tensors["q"].alignment < 16 else None
+    plant(cute, triton)
+    iq_ops.warmup(num_heads=8, formats=("fp8",), device="cpu")
+    assert (len(cute.warmed), len(triton.warmed)) == (1, 1)
+
+
+def test_warmup_for_another_arch_names_it_and_no_device(plant, fake_provider):
+    cute = fake_provider("cute", preference=200)
+    plant(cute)
+    iq_ops.warmup(formats=("mxfp4",), arch="sm_100a")
+    assert [(workload.target, workload.device_index) for workload in cute.warmed] == [("sm_100a", None)]
+
+
+def test_warmup_for_another_arch_without_a_compiler_says_so():
+    with pytest.raises(iq_ops.BackendUnavailableError, match="no backend compiles indexer_q_fp8 for sm_100a ahead"):
+        iq_ops.warmup(arch="sm_100a")
+
+
+def test_warmup_falls_back_where_a_compile_fails_and_raises_where_forced(plant, fake_provider, prefer_kernels):
+    cute, triton = fake_provider("cute", preference=200, compile_error="no memory"), fake_provider("triton")
+    plant(cute, triton)
+    with pytest.warns(RuntimeWarning, match="failed to compile: no memory"):
+        iq_ops.warmup(formats=("fp8",), device="cpu")
+    assert len(triton.warmed) == 1
+    with pytest.raises(cute.CompileError):
+        iq_ops.warmup(formats=("mxfp4",), device="cpu", backend="cute")
+
+
+def test_warmup_refuses_an_unknown_format():
+    with pytest.raises(ValueError, match=r"formats: expected 'fp8' or 'mxfp4', got 'int8'\. Remedy"):
+        iq_ops.warmup(formats=("int8",))
