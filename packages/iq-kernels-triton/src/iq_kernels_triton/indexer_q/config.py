@@ -1,0 +1,152 @@
+"""The choice of a kernel variant: the one function that launch and warmup both call.
+
+A variant is everything that a compiled kernel depends on. Nothing else specialises a kernel (the compiler is given the
+types, constants and alignments listed here and infers none from arguments), so a variant compiled once serves every T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import _abi
+
+CONTIGUOUS = "contiguous"  # aligned, with q and the cache contiguous: their strides are constants of the kernel
+STRIDED = "strided"  # aligned, strides at run time
+UNALIGNED = "unaligned"  # a base or a stride that is no multiple of 16 bytes: elements are loaded one by one
+LAYOUTS = (CONTIGUOUS, STRIDED, UNALIGNED)
+ALIGNMENT = 16  # bytes of the widest load and store
+
+# From this many elements of q on there is work for the whole GPU in large tiles, which reuse cosines and sines most.
+MANY_ELEMENTS = 1 << 22
+LARGE_TILE, SMALL_TILE = 8192, 1024  # elements a program
+LARGE_THREAD, SMALL_THREAD = 64, 32  # elements a thread: bytes in flight against the length of the dependent chain
+
+MAX_PROGRAMS = 2**31 - 1  # of grid dimension x, CUDA and HIP alike
+MIN_SM = 80  # bf16 conversion and NaN-propagating maximum
+FP8_SM = 89  # cvt.rn.satfinite.e4m3x2.f32
+PDL_SM = 90  # programmatic dependent launch
+AMD_TARGETS = ("gfx942", "gfx950")
+FP8_AMD_TARGETS = ("gfx950",)  # gfx942 converts to the fnuz encoding alone
+
+_POINTERS = ("positions_ptr", "q_ptr", "cache_ptr", "weights_ptr")
+_ELEMENT_TYPES = {
+    "int32": "*i32",
+    "int64": "*i64",
+    "bfloat16": "*bf16",
+    "float16": "*fp16",
+    "float32": "*fp32",
+    "uint8": "*u8",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel to compile. `constants` and `types` are (argument, value) pairs in the order of the kernel's signature.
+
+    `divisible` lists (argument, divisor) pairs that hold at run time: bytes for a pointer, elements for a stride.
+    """
+
+    op: str
+    target: str
+    types: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, int | bool], ...]
+    divisible: tuple[tuple[str, int], ...]
+    block_heads: int
+    num_warps: int
+    use_pdl: bool
+
+    @property
+    def label(self) -> str:
+        """A short name for logs and progress bars."""
+        constants = dict(self.constants)
+        layout = CONTIGUOUS if "q_head_stride" in constants else STRIDED if constants["WORDS"] else UNALIGNED
+        return (
+            f"{self.op} {self.target} H={constants['H']} D={constants['D']} R={constants['R']} {layout} "
+            f"{self.block_heads} heads x {self.num_warps} warps"
+        )
+
+
+def choose(workload: _abi.Workload, layout: str, tokens: int) -> Variant:
+    """Return the variant that runs `workload` at T = `tokens` on inputs of `layout` (one of LAYOUTS)."""
+    num_heads, head_dim, rope_dim = workload.num_heads, workload.head_dim, workload.rope_dim
+    large = tokens * num_heads * head_dim >= MANY_ELEMENTS and layout != UNALIGNED
+    block_heads = min(_next_power_of_two(num_heads), max(1, (LARGE_TILE if large else SMALL_TILE) // head_dim))
+    lanes = warp_size(workload.target)
+    num_warps = max(1, block_heads * head_dim // (LARGE_THREAD if large else SMALL_THREAD) // lanes)
+
+    sm = cuda_capability(workload.target)
+    fp8 = workload.op == "indexer_q_fp8"
+    use_pdl = sm >= PDL_SM
+    constants: dict[str, int | bool] = {}
+    if layout == CONTIGUOUS:
+        constants |= {"q_token_stride": num_heads * head_dim, "q_head_stride": head_dim, "cache_stride": rope_dim}
+    constants |= {
+        "H": num_heads,
+        "D": head_dim,
+        "R": rope_dim,
+        "ROPE_START": head_dim - rope_dim if workload.rope_at == "tail" else 0,
+        "NEOX": workload.rope_style == "neox",
+        "HADAMARD": workload.hadamard,
+        "BLOCK_HEADS": block_heads,
+        "NATIVE_FLOAT": sm >= MIN_SM,
+    }
+    if fp8:
+        constants["NATIVE_FP8"] = sm >= FP8_SM or workload.target in FP8_AMD_TARGETS
+    constants |= {"WORDS": layout != UNALIGNED, "USE_PDL": use_pdl}
+    return Variant(
+        op=workload.op,
+        target=workload.target,
+        types=_types(workload),
+        constants=tuple(constants.items()),
+        divisible=_divisible(workload, layout),
+        block_heads=block_heads,
+        num_warps=num_warps,
+        use_pdl=use_pdl,
+    )
+
+
+def all_variants(workload: _abi.Workload) -> tuple[Variant, ...]:
+    """Every variant that `choose` returns for the workload, whatever T and layout."""
+    chosen = (choose(workload, layout, tokens) for layout in LAYOUTS for tokens in (1, MANY_ELEMENTS))
+    return tuple(dict.fromkeys(chosen))
+
+
+def programs_per_token(variant: Variant, num_heads: int) -> int:
+    """Programs that share one token's heads; grid dimension x is T times this."""
+    return -(-num_heads // variant.block_heads)
+
+
+def cuda_capability(target: str) -> int:
+    """90 for "sm_90"; 0 for a target that is not CUDA."""
+    return int(target.removeprefix("sm_")) if target.startswith("sm_") else 0
+
+
+def warp_size(target: str) -> int:
+    """Threads of a warp (NVIDIA) or of a wavefront (AMD CDNA)."""
+    return 64 if target.startswith("gfx9") else 32
+
+
+def _types(workload: _abi.Workload) -> tuple[tuple[str, str], ...]:
+    outputs = ("codes_ptr",) if workload.op == "indexer_q_fp8" else ("codes_ptr", "scales_ptr")
+    dtypes = (workload.positions_dtype, "bfloat16", workload.cos_sin_cache_dtype, workload.weights_dtype)
+    types = dict(zip(_POINTERS, (_ELEMENT_TYPES[dtype] for dtype in dtypes), strict=True))
+    types |= dict.fromkeys(outputs, "*u8")
+    types["weights_out_ptr"] = _ELEMENT_TYPES[workload.weights_out_dtype]
+    types["combined_scale"] = "fp32"
+    integers = ("num_positions", "positions_stride", "q_token_stride", "q_head_stride", "cache_stride")
+    return (*types.items(), *((name, "i64") for name in (*integers, "weights_token_stride", "weights_head_stride")))
+
+
+def _divisible(workload: _abi.Workload, layout: str) -> tuple[tuple[str, int], ...]:
+    if layout == UNALIGNED:
+        return ()
+    outputs = ("codes_ptr",) if workload.op == "indexer_q_fp8" else ("codes_ptr", "scales_ptr")
+    bases = tuple((name, ALIGNMENT) for name in ("q_ptr", "cache_ptr", *outputs))
+    if layout == CONTIGUOUS:
+        return bases
+    cache_elements = ALIGNMENT // (4 if workload.cos_sin_cache_dtype == "float32" else 2)
+    return (*bases, ("q_token_stride", 8), ("q_head_stride", 8), ("cache_stride", cache_elements))
+
+
+def _next_power_of_two(value: int) -> int:
+    return 1 << (value - 1).bit_length()
