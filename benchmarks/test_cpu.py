@@ -10,9 +10,9 @@ import pytest
 import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
+import cases
 from benchmarks import matrix, report
 from iq_ops import _abi, reference
-from tests import cases
 
 pytestmark = [
     pytest.mark.benchmark(group="cpu"),
