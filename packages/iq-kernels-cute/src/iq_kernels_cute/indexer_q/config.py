@@ -23,7 +23,8 @@ class Variant:
 
     A lane holds `chunks` vectors of `vector` consecutive dims of a row, `head_dim / chunks` apart, for each of
     `heads_per_thread` heads of one token. `dense`: q (H*D, D, 1), weights (H, 1), positions (1) and cache (R, 1)
-    have exactly these strides; otherwise strides are run-time arguments.
+    have exactly these strides; otherwise strides are run-time arguments. `min_blocks` of 1 tells ptxas that registers are
+    free; without it ptxas saves registers by issuing half of the loads only after the first arithmetic.
     """
 
     op: str
@@ -46,7 +47,8 @@ class Variant:
     pdl: bool
     load_modifier: str = ".L1::no_allocate"
     store_modifier: str = ""
-    min_blocks: int = 0
+    prefetch_tokens: int = 0
+    min_blocks: int = 1
 
     @property
     def capability(self) -> int:

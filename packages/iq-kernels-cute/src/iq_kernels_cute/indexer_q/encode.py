@@ -11,25 +11,29 @@ from cutlass import Uint32
 
 from . import ptx
 from .config import Variant
-from .scale import MAGNITUDE_PAIR, Scale
+from .scale import BOTH_HALVES, MAGNITUDE_PAIR, Scale
 
 MINUS_ZERO_PAIR = 0x80008000
-BOTH_HALVES = 0x00010001
+ONE_PAIR = 0x3F803F80
+MINUS_FOUR_PAIR = 0xC080C080
+CODE_ONE = 0x4300  # bf16 128.0; its last bit counts ones
+QUAD_OFFSETS = (CODE_ONE * BOTH_HALVES + 16 * (CODE_ONE + (CODE_ONE >> 8)) * BOTH_HALVES) % 2**32
 FP8_NAN_WORD = 0x7F7F7F7F
 
 
 def encode(v: Variant, pairs: list[Uint32], scale: Scale) -> list[Uint32]:
-    """One vector's codes, packed into words; a vector of 4 gives one word whose lower half counts for MXFP4."""
-    if v.op == "indexer_q_fp8":
-        encode_four = _e4m3_hardware if v.hardware_e4m3 else _e4m3_packed
-        factor = _power_of_two_pair(254 - scale.exponent)
-        return [encode_four(pairs[i], pairs[i + 1], factor) for i in range(0, len(pairs), 2)]
-    return _e2m1_hardware(pairs, scale) if v.hardware_e2m1 else _e2m1_packed(pairs, scale)
+    """One vector's codes, packed into words; a vector of 4 gives one word whose lower half counts for MXFP4.
 
-
-def _power_of_two_pair(biased_exponent: Uint32) -> Uint32:
-    """2**(biased_exponent - 127) in both bf16 halves, for an exponent from 1 to 254."""
-    return biased_exponent * (BOTH_HALVES << 7)
+    Of a poisoned vector: FP8 gives the code of NaN everywhere, MXFP4 gives no code to rely on.
+    """
+    if v.op == "indexer_q_mxfp4":
+        return _e2m1_hardware(pairs, scale) if v.hardware_e2m1 else _e2m1_packed(v, pairs, scale)
+    quads = list(zip(pairs[::2], pairs[1::2], strict=True))
+    if v.hardware_e4m3:
+        factor = scale.inverse | scale.poison  # all ones is a NaN
+        return [_e4m3_hardware(first, second, factor) for first, second in quads]
+    words = [_e4m3_packed(first, second, scale.inverse) for first, second in quads]
+    return [(word & ~scale.poison) | (scale.poison & FP8_NAN_WORD) for word in words]
 
 
 def _scaled(pair: Uint32, factor: Uint32) -> list[Uint32]:
@@ -65,33 +69,39 @@ def _e4m3_magnitudes(magnitudes: Uint32, factor: Uint32) -> Uint32:
 
 
 def _e2m1_hardware(pairs: list[Uint32], scale: Scale) -> list[Uint32]:
-    factor = _power_of_two_pair(254 - scale.exponent)
-    values = [value for pair in pairs for value in _scaled(pair, factor)]
+    values = [value for pair in pairs for value in _scaled(pair, scale.inverse)]
     return [ptx.round_e2m1(values[i : i + 8]) for i in range(0, len(values), 8)]
 
 
-def _e2m1_packed(pairs: list[Uint32], scale: Scale) -> list[Uint32]:
+def _e2m1_packed(v: Variant, pairs: list[Uint32], scale: Scale) -> list[Uint32]:
     """E2M1 codes by three FMAs: the code of y is the least of 2y, y + 2 and y/2 + 4, rounded to an even integer at a tie.
 
     Around 128 a bf16 counts in steps of one, so that each FMA rounds once, to that grid, and leaves the code in its low
     bits. y is magnitude * 2**(127-e); the factors 2**(128-e) ... 2**(126-e) go from 2**127 to the subnormal 2**-127.
     """
-    double = _power_of_two_pair(255 - scale.exponent)
-    single = _power_of_two_pair(254 - scale.exponent)
-    half = ptx.max_u32(_power_of_two_pair(253 - scale.exponent), 0x00400040)  # 2**-127 where the exponent field ends
-    quads = []
-    for first, second in zip(pairs[::2], pairs[1::2], strict=True):
-        codes = [_e2m1_magnitudes(pair & MAGNITUDE_PAIR, double, single, half) for pair in (first, second)]
-        signs = (ptx.permute(first, second, 0x7531) >> 4) & 0x08080808
-        nibbles = ptx.permute(codes[0], codes[1], 0x6420) | signs
-        quads.append(nibbles | (nibbles >> 4))  # bytes 0 and 2 hold two codes each
-    if len(quads) == 1:
-        return [ptx.permute(quads[0], quads[0], 0x2020)]
-    return [ptx.permute(low, high, 0x6420) for low, high in zip(quads[::2], quads[1::2], strict=True)]
+    single = scale.inverse
+    double = ptx.fma_bf16x2(single, 0x40004000, MINUS_ZERO_PAIR)
+    half = ptx.fma_bf16x2(single, 0x3F003F00, MINUS_ZERO_PAIR)
+    codes = [_e2m1_pair(pair, double, single, half, v.capability) for pair in pairs]
+    if len(codes) == 2:
+        quad = ptx.multiply_add_u32(codes[1], 256, codes[0])
+        return [ptx.multiply_add_u32(quad >> 16, 16, quad & 0xFFFF) - (CODE_ONE + 16 * (CODE_ONE + (CODE_ONE >> 8)))]
+    words = []
+    for i in range(0, len(codes), 4):
+        # Dims 0 and 2 of four land in the low half of a quad, a byte each, dims 1 and 3 in the high half.
+        first, second = (ptx.multiply_add_u32(codes[j + 1], 256, codes[j]) for j in (i, i + 2))
+        even, odd = ptx.permute(first, second, 0x5410), ptx.permute(first, second, 0x7632)
+        words.append(ptx.multiply_add_u32(odd, 16, even) - QUAD_OFFSETS)
+    return words
 
 
-def _e2m1_magnitudes(magnitudes: Uint32, double: Uint32, single: Uint32, half: Uint32) -> Uint32:
-    below_one = ptx.fma_bf16x2(magnitudes, double, 0x43004300)  # 128 + 2y
-    below_four = ptx.fma_bf16x2(magnitudes, single, 0x43024302)  # 130 + y
-    above = ptx.fma_bf16x2(magnitudes, half, 0x43044304)  # 132 + y/2
-    return ptx.min_bf16x2(ptx.min_bf16x2(below_one, below_four), above)
+def _e2m1_pair(pair: Uint32, double: Uint32, single: Uint32, half: Uint32, capability: int) -> Uint32:
+    """Two codes, sign included, each above 128.0 in its bf16 half: CODE_ONE + code."""
+    magnitudes = pair & MAGNITUDE_PAIR
+    # 132, 134 and 136 rather than 128, 130 and 132: the sign then takes 4 away, or adds 4 to make the code's 8.
+    below_two = ptx.fma_bf16x2(magnitudes, double, 0x43044304)
+    below_four = ptx.fma_bf16x2(magnitudes, single, 0x43064306)
+    above = ptx.fma_bf16x2(magnitudes, half, 0x43084308)
+    code = ptx.min_magnitude_x2(ptx.min_magnitude_x2(below_two, below_four, capability), above, capability)
+    signs = (pair & MINUS_ZERO_PAIR) | ONE_PAIR
+    return ptx.fma_bf16x2(signs, MINUS_FOUR_PAIR, code)

@@ -121,6 +121,11 @@ def max_magnitude_x2(a: Any, b: Any, capability: int) -> Uint32:
     return _word("max.NaN.bf16x2 $0, $1, $2;", a, b)  # a NaN stays one: 0x7FFF
 
 
+def min_magnitude_x2(a: Any, b: Any, capability: int) -> Uint32:
+    """The smaller of each half of two words of bf16 magnitudes, none of them NaN."""
+    return _word("min.u16x2 $0, $1, $2;", a, b) if capability >= 90 else min_bf16x2(a, b)
+
+
 # ---- integers and bytes ------------------------------------------------------------------------------------------
 
 
@@ -132,6 +137,11 @@ def max_u32(a: Any, b: Any) -> Uint32:
 def min_u32(a: Any, b: Any) -> Uint32:
     """The smaller of two unsigned integers."""
     return _word("min.u32 $0, $1, $2;", a, b)
+
+
+def multiply_add_u32(a: Any, factor: int, b: Any) -> Uint32:
+    """a * factor + b, the lower 32 bits: a shift and an addition that leave the integer pipe to others."""
+    return _word(f"mad.lo.u32 $0, $1, {factor}, $2;", a, b)
 
 
 def permute(a: Any, b: Any, selector: int) -> Uint32:
@@ -175,6 +185,34 @@ def shuffle_from(value: Uint32, lane: Int32) -> Uint32:
     return cute.arch.shuffle_sync(value, lane, FULL_WARP, 31)
 
 
+def max_u32_of_warp(value: Uint32) -> Uint32:
+    """The largest unsigned integer that a lane of the warp holds. The whole warp takes part."""
+    return Uint32(_emit(f"redux.sync.max.u32 $0, $1, {FULL_WARP:#x};", "r", [("r", value)], memory=True)[0])
+
+
+# ---- order -------------------------------------------------------------------------------------------------------
+
+
+def launch_dependents() -> None:
+    """Let the next kernel of the stream start; it waits for this one's end before it touches memory."""
+    _emit("griddepcontrol.launch_dependents;", "", [], memory=True)
+
+
+def wait_for_producer(addresses: Sequence[Int64]) -> None:
+    """Wait until the kernels before this one have ended and their writes are seen.
+
+    The wait hangs on `addresses`, none of which is null, so that they are computed before it and not after.
+    """
+    tests = "".join(f"setp.ne.and.u64 p, ${i}, 0, p; " for i in range(len(addresses)))
+    text = f"{{ .reg .pred p; setp.eq.u32 p, 0, 0; {tests}@p griddepcontrol.wait; }}"
+    _emit(text, "", [("l", address) for address in addresses], memory=True)
+
+
+def keep_loads_above() -> None:
+    """Issue every load before this point before any instruction after it; without it ptxas moves them past a use."""
+    _emit(f"bar.warp.sync {FULL_WARP:#x};", "", [], memory=True)
+
+
 # ---- global memory -----------------------------------------------------------------------------------------------
 
 
@@ -208,6 +246,11 @@ def load_u16(address: Int64, offset: int = 0) -> Uint32:
 def load_s64(address: Int64) -> Int64:
     """Eight bytes at `address`."""
     return Int64(_emit("ld.global.b64 $0, [$1];", "l", [("l", address)], memory=True)[0])
+
+
+def prefetch_if(condition: Any, address: Int64) -> None:
+    """Ask for the 128-byte line at `address` to be brought into L2, where the Boolean `condition` holds."""
+    _store(condition, address, "prefetch.global.L2 [$0];", [])
 
 
 def store_if(condition: Any, address: Int64, offset: int, words: Sequence[Uint32], modifier: str = "") -> None:
