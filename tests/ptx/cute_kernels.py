@@ -6,10 +6,10 @@ import tempfile
 from functools import lru_cache
 
 import torch
-from iq_kernels_cute import _abi
-from iq_kernels_cute.indexer_q import config, layout
 from torch import Tensor
 
+from iq_kernels_cute import _abi
+from iq_kernels_cute.indexer_q import config, layout
 from tests.cases import Case
 
 from .cute_host import HostLauncher
