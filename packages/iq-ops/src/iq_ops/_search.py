@@ -22,6 +22,7 @@ CHUNK_ELEMENTS = 1 << 22
 SAMPLE_ROWS = 96
 WITNESS_ROWS = 1024  # rows on which two conventions are told apart for the report
 MAX_PASSES = 6
+UNRELATED = 0.8  # share of differing bytes above which the best convention is chance, and says nothing of the options
 
 Progress = Callable[[str, int, int], None]
 
@@ -70,7 +71,10 @@ class Search:
         ]
         found = [convention for convention in found if _sensible(convention)]
         scores = self._scores(found, sample)
-        return sorted(found, key=lambda c: (scores[c], len(c.deviations()), _undeclared(c, declared)))[:3]
+        if min(scores.values()) > UNRELATED * sample.codes.numel():
+            return [Convention(**declared)]
+        found.sort(key=lambda c: (scores[c], len(c.deviations()), _undeclared(c, declared)))
+        return [convention for convention in found[:3] if scores[convention] <= 2 * scores[found[0]] + 8]
 
     def find(self, coarse: list[Convention]) -> Outcome:
         """Return the convention that differs least from the dump over all ordinary rows, starting from `coarse`."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from . import _abi, _checks
+from . import _abi, _checks, specs
 
 INPUTS = ("positions", "q", "cos_sin_cache", "weights")
 OUTPUTS = {"fp8": ("q_fp8", "weights_out"), "mxfp4": ("q_packed", "q_scale", "weights_out")}
@@ -128,6 +128,40 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     except (safetensors.SafetensorError, OSError) as error:
         temporary.unlink(missing_ok=True)
         raise DumpError(f"{path}: cannot be written: {error}") from error
+
+
+def merged(outputs: File, inputs: File) -> File:
+    """Return one file: the inputs of `inputs`, everything else of `outputs`, whose metadata comes first."""
+    tensors = {name: tensor for name, tensor in outputs.tensors.items() if name not in INPUTS}
+    taken = {name: tensor for name, tensor in inputs.tensors.items() if name in INPUTS}
+    return File(outputs.path, {**tensors, **taken}, {**inputs.metadata, **outputs.metadata})
+
+
+def check_model(path: Path, inputs: Inputs, model: str) -> None:
+    """Raise DumpError where the shapes are not those of a model of `specs.MODELS`, or of a tensor-parallel shard."""
+    expected = specs.MODELS[model]
+    (_, num_heads, head_dim), rope_dim = inputs.q.shape, inputs.cos_sin_cache.shape[1]
+    if (head_dim, rope_dim) != (expected.head_dim, expected.rope_dim) or expected.num_heads % num_heads:
+        raise DumpError(
+            _checks.describe_mismatch(
+                f"{path}: q and cos_sin_cache",
+                f"{model}: a divisor of {expected.num_heads} heads, D = {expected.head_dim}, R = {expected.rope_dim}",
+                f"{num_heads} heads, D = {head_dim}, R = {rope_dim}",
+                f"name the model that these tensors are from: {', '.join(specs.MODELS)}.",
+            )
+        )
+
+
+def options_of(spec: specs.IndexerQSpec) -> dict[str, str | bool]:
+    """Return the contract's options as `Dump.spec` and `verify` take them."""
+    return {"rope_style": spec.rope_style, "rope_at": spec.rope_at, "hadamard": spec.hadamard}
+
+
+def metadata_of(fmt: str, inputs: Inputs, spec: specs.IndexerQSpec) -> dict[str, str]:
+    """Return the metadata of a file of outputs, all that `verify` needs beside the inputs."""
+    scales = {"weights_softmax_scale": inputs.weights_softmax_scale, "weights_head_scale": inputs.weights_head_scale}
+    options = {name: str(value).lower() for name, value in options_of(spec).items()}
+    return {"contract": "1", "format": fmt, **{name: repr(value) for name, value in scales.items()}, **options}
 
 
 def _require(file: File, names: Iterable[str]) -> None:

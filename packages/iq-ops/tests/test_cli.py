@@ -1,0 +1,169 @@
+"""The command line: exit codes, what is printed where, and that `import iq_ops` does not pay for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from iq_ops import _warmup, cli, demo_plot, dumps, reference, specs
+from iq_ops._version import __version__
+
+SHARD_OF_V4 = {"num_heads": 8, "num_tokens": 24}
+
+
+@pytest.fixture
+def run(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def invoke(*arguments):
+        return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+    return invoke
+
+
+def test_version(run):
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"iq-ops {__version__}\n")
+
+
+def test_import_does_not_load_the_command_line():
+    code = "import sys, iq_ops; print([m for m in ('typer', 'rich', 'safetensors', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_verify_in_a_process_of_its_own(make_dump, save):
+    environment = {**os.environ, "COLUMNS": "120"}
+    script = [sys.executable, "-c", "from iq_ops.cli import main; main()", "verify"]
+    good, bad = save(make_dump("fp8"), name="good"), save(make_dump("fp8", rope_at="head", floor="1e-10"), name="bad")
+    for path, code, words in ((good, 0, "Follows contract 1"), (bad, 1, "amax floor 1e-10")):
+        done = subprocess.run([*script, str(path)], capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == code, done.stderr
+        assert words in done.stdout
+
+
+@pytest.mark.parametrize("fmt", ["fp8", "mxfp4"])
+def test_quantize_writes_what_verify_accepts(run, make_inputs, tmp_path, fmt):
+    inputs = make_inputs(**SHARD_OF_V4)
+    source, target = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    dumps.write(source, {name: getattr(inputs, name) for name in dumps.INPUTS}, {})
+    result = run("quantize", source, target, "--format", fmt)
+    assert result.exit_code == 0, result.output
+    written = dumps.read(target)
+    assert written.metadata["weights_head_scale"] == repr(64**-0.5)  # the model's heads, not the shard's
+    codes = torch.full((24, 8, 128 if fmt == "fp8" else 64), 0xA5, dtype=torch.uint8)
+    weights_out = torch.full((24, 8), 7.0)
+    call = {**vars(inputs), "weights_head_scale": 64**-0.5, "weights_out": weights_out}
+    if fmt == "fp8":
+        reference.indexer_q_fp8(**call, q_fp8=codes)
+        assert written.tensors["q_fp8"].dtype == torch.float8_e4m3fn
+        assert torch.equal(written.tensors["q_fp8"].view(torch.uint8), codes)
+    else:
+        reference.indexer_q_mxfp4(**call, q_packed=codes, q_scale=torch.empty(24, 8, 4, dtype=torch.uint8))
+        assert torch.equal(written.tensors["q_packed"], codes)
+    assert torch.equal(written.tensors["weights_out"], weights_out)
+    assert run("verify", target, "--inputs", source).exit_code == 0
+    assert run("verify", target, "--inputs", source, "--model", "deepseek-v4").exit_code == 0
+    result = run("verify", target, "--inputs", source, "--model", "glm-5")
+    assert result.exit_code == 1
+    assert "follows the contract with other options" in result.stdout
+
+
+def test_quantize_in_chunks(run, make_inputs, tmp_path, monkeypatch):
+    from iq_ops import quantize
+
+    inputs = make_inputs(**SHARD_OF_V4)
+    whole = quantize.quantize(inputs, "mxfp4", specs.GLM_5)
+    monkeypatch.setattr(quantize, "CHUNK_ELEMENTS", 7 * 8 * 128)
+    steps = []
+    parts = quantize.quantize(inputs, "mxfp4", specs.GLM_5, lambda *step: steps.append(step))
+    assert steps == [(7, 24), (14, 24), (21, 24), (24, 24)]
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["quantize", "none.safetensors", "out.safetensors", "--format", "fp8"], "no such file"),
+        (["quantize", "IN", "OUT", "--format", "int4"], "int4"),
+        (["quantize", "IN", "OUT", "--format", "fp8", "--model", "gpt"], "is none of deepseek-v4"),
+        (["verify", "none.safetensors"], "no such file"),
+        (["verify", "none.safetensors", "--rope-at", "middle"], "middle"),
+        (["warmup", "--tp", "7"], "7 does not divide the 64 heads"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)
+def test_usage_and_file_errors_exit_with_2(run, arguments, words):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_model_of_another_shape_is_refused(run, make_dump, save):
+    result = run("verify", save(make_dump("fp8")), "--model", "deepseek-v4")
+    assert result.exit_code == 2
+    assert "a divisor of 64 heads" in result.stderr
+    assert "got 6 heads" in result.stderr
+
+
+def test_verify_options_are_demanded(run, make_dump, save):
+    path = save(make_dump("mxfp4", hadamard="ascending"))
+    assert run("verify", path, "--hadamard", "--rope-at", "tail", "--rope-style", "interleaved").exit_code == 0
+    assert run("verify", path, "--no-hadamard").exit_code == 1
+    assert run("verify", path, "--head-scale", "0.5").exit_code == 1
+
+
+@pytest.mark.parametrize("command", [[], ["doctor"], ["demo"], ["quantize"], ["verify"], ["warmup"]])
+def test_help(run, command):
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    if command == ["verify"]:
+        assert all(name in result.stdout for name in (*dumps.INPUTS, "q_fp8", "q_packed", "q_scale", "weights_out"))
+
+
+def test_warmup_passes_the_model_on(run, monkeypatch):
+    import iq_ops
+
+    calls = []
+    monkeypatch.setattr(iq_ops, "warmup", lambda *args, **kwargs: calls.append((args, kwargs)) or 3, raising=False)
+    result = run("warmup", "--model", "deepseek-v3.2", "--tp", "8", "--arch", "sm_100a")
+    assert result.exit_code == 0, result.output
+    assert calls == [((8, 128, 64, ("fp8",)), {"spec": specs.DEEPSEEK_V3_2, "arch": "sm_100a", "progress": True})]
+    assert "3 kernels" in result.stdout
+    assert callable(_warmup.warmup)
+
+
+def test_a_failed_warmup_exits_with_1(run, monkeypatch):
+    import iq_ops
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("ptxas fell over")
+
+    monkeypatch.setattr(iq_ops, "warmup", fail, raising=False)
+    result = run("warmup")
+    assert result.exit_code == 1
+    assert "ptxas fell over" in result.stderr
+
+
+def test_demo_prints_and_draws(run, tmp_path):
+    path = tmp_path / "demo.png"
+    result = run("demo", "--plot", path)
+    assert result.exit_code == 0, result.output
+    for words in ("backend", "float8_e4m3fn", "q_packed", "50.0% saved", "73.4% saved", "dB", "recall of the top 512"):
+        assert words in result.stdout
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_without_matplotlib_says_what_to_install(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = run("demo", "--plot", tmp_path / "demo.png")
+    assert result.exit_code == 1
+    assert "pip install 'iq-ops[plot]'" in result.stderr
+    with pytest.raises(demo_plot.PlotUnavailableError):
+        demo_plot.require()

@@ -1,0 +1,103 @@
+"""Files: what `verify` and `quantize` accept, and that everything else is an error that says what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from iq_ops import dumps
+
+
+def read(path):
+    file = dumps.read(path)
+    return dumps.read_dump(file, dumps.read_inputs(file))
+
+
+@pytest.mark.parametrize("fmt", ["fp8", "mxfp4"])
+def test_round_trip(make_dump, save, fmt):
+    dump = make_dump(fmt)
+    again = read(save(dump))
+    assert again.fmt == fmt
+    assert torch.equal(again.codes, dump.codes)
+    assert torch.equal(again.weights_out, dump.weights_out)
+    assert fmt == "fp8" or torch.equal(again.scale, dump.scale)
+    assert again.inputs.weights_head_scale == dump.inputs.weights_head_scale
+
+
+def test_engines_dtypes_are_taken(make_dump, save):
+    fp8, mxfp4 = make_dump("fp8"), make_dump("mxfp4")
+    assert torch.equal(read(save(fp8, q_fp8=fp8.codes)).codes, fp8.codes)
+    assert torch.equal(read(save(fp8, weights_out=fp8.weights_out[..., None])).weights_out, fp8.weights_out)
+    words = mxfp4.scale.contiguous().view(torch.int32).squeeze(-1)
+    packed = mxfp4.codes.view(torch.int8)
+    again = read(save(mxfp4, q_scale=words, q_packed=packed))
+    assert torch.equal(again.scale, mxfp4.scale)
+    assert torch.equal(again.codes, mxfp4.codes)
+
+
+def test_metadata_is_read(make_dump, save):
+    meta = {"weights_softmax_scale": "0.5", "weights_head_scale": "0.25", "hadamard": "true", "rope_at": "head"}
+    dump = read(save(make_dump("fp8"), meta))
+    assert (dump.inputs.weights_softmax_scale, dump.inputs.weights_head_scale) == (0.5, 0.25)
+    assert dump.spec == {"hadamard": True, "rope_at": "head"}
+
+
+@pytest.mark.parametrize(
+    ("meta", "words"),
+    [
+        ({"hadamard": "yes"}, ["metadata hadamard", "'yes'"]),
+        ({"rope_style": "gptj"}, ["metadata rope_style", "'interleaved' or 'neox'", "'gptj'"]),
+        ({"weights_head_scale": "big"}, ["metadata weights_head_scale", "a number", "'big'"]),
+    ],
+)
+def test_bad_metadata(make_dump, save, meta, words):
+    with pytest.raises(dumps.DumpError) as error:
+        read(save(make_dump("fp8"), meta))
+    assert all(word in str(error.value) for word in words), error.value
+
+
+@pytest.mark.parametrize(
+    ("fmt", "changes", "words"),
+    [
+        ("fp8", {"positions": None, "q": None}, ["positions, q", "a file that holds cos_sin_cache, q_fp8, weights"]),
+        ("fp8", {"weights_out": None}, ["weights_out", "a tensor of this name"]),
+        ("mxfp4", {"q_scale": None}, ["q_scale", "a tensor of this name"]),
+        ("fp8", {"q_fp8": None}, ["either q_fp8", "neither"]),
+        ("fp8", {"q_packed": torch.zeros(1)}, ["either q_fp8", "both"]),
+        ("fp8", {"q": torch.zeros(48, 6, 128)}, ["q: expected dtype torch.bfloat16", "torch.float32"]),
+        ("fp8", {"q": torch.zeros(48, 6, 96, dtype=torch.bfloat16)}, ["head dim", "96"]),
+        ("fp8", {"positions": torch.zeros(47, dtype=torch.int64)}, ["size T = 47", "(48, 6, 128)"]),
+        ("fp8", {"q_fp8": torch.zeros(48, 6, 128)}, ["q_fp8", "torch.float32", "encoded bytes"]),
+        ("fp8", {"q_fp8": torch.zeros(48, 6, 64, dtype=torch.uint8)}, ["q_fp8", "size D = 128", "(48, 6, 64)"]),
+        ("fp8", {"weights_out": torch.zeros(48, 6, dtype=torch.float16)}, ["weights_out", "torch.float16"]),
+        ("fp8", {"q_scale": torch.zeros(48, 5)}, ["q_scale beside q_fp8", "(48, 6)", "(48, 5)"]),
+        ("mxfp4", {"q_scale": torch.zeros(48, 5, dtype=torch.int32)}, ["q_scale", "(48, 5, 4)"]),
+        ("mxfp4", {"q_packed": torch.zeros(48, 6, 128, dtype=torch.uint8)}, ["q_packed", "D/2 = 64"]),
+    ],
+)
+def test_wrong_tensors(make_dump, save, fmt, changes, words):
+    with pytest.raises(dumps.DumpError) as error:
+        read(save(make_dump(fmt), **changes))
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_missing_foreign_and_truncated_files(make_dump, save, tmp_path):
+    with pytest.raises(dumps.DumpError, match="no such file"):
+        dumps.read(tmp_path / "none.safetensors")
+    with pytest.raises(dumps.DumpError, match="a folder"):
+        dumps.read(tmp_path)
+    foreign = tmp_path / "foreign.safetensors"
+    for content in (b"", b"PK\x03\x04 not a safetensors file at all", b"\x08\x00\x00\x00\x00\x00\x00\x00garbage!"):
+        foreign.write_bytes(content)
+        with pytest.raises(dumps.DumpError, match="no safetensors file, or damaged"):
+            dumps.read(foreign)
+    path = save(make_dump("fp8"))
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(dumps.DumpError, match="truncated"):
+        dumps.read(path)
+
+
+def test_an_unwritable_place_leaves_nothing(tmp_path):
+    with pytest.raises(dumps.DumpError, match="cannot be written"):
+        dumps.write(tmp_path / "no" / "such" / "folder.safetensors", {"x": torch.zeros(1)}, {})
+    assert list(tmp_path.iterdir()) == []
