@@ -36,4 +36,5 @@ def _block(name: str, rows: list[Row]) -> list[str]:
 def _cell(row: Row | None) -> str:
     if row is None:
         return ""
-    return f"{row.us:.4g}" + (f" x{row.us / row.yardstick_us:.3f}" if row.yardstick_us else "")
+    digits = f"{row.us:.4g}" if row.us < 1000 else f"{row.us:,.0f}"
+    return digits + (f" x{row.us / row.yardstick_us:.3f}" if row.yardstick_us else "")
