@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import cases
 import pytest
-from fake_providers import planting, providing  # noqa: F401 - fixtures
 
+import cases
 import iq_ops
+from fake_providers import planting, providing  # noqa: F401 - fixtures
 from iq_ops import _abi
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import cases
 import pytest
 import torch
-from fake_providers import planting  # noqa: F401 - an autouse fixture
 
+import cases
 import iq_ops
+from fake_providers import planting  # noqa: F401 - an autouse fixture
 from iq_ops import IndexerQSpec, specs
 
 quantize = iq_ops.fused_indexer_q_rope_quant
