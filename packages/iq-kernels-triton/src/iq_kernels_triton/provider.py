@@ -43,7 +43,9 @@ def why_not(request: _abi.Request) -> str | None:
     if request.op not in describe().abi:
         return f"this version has no kernel for {request.op}."
     if request.device_type == "cpu" and not _env_flag("TRITON_INTERPRET"):
-        return "Triton runs on the CPU only in its interpreter, for tests: set TRITON_INTERPRET=1 before it is imported."
+        return (
+            "Triton runs on the CPU only in its interpreter, for tests: set TRITON_INTERPRET=1 before it is imported."
+        )
     if request.device_type not in ("cpu", "cuda"):
         return f"Triton does not reach {request.device_type!r} devices here."
     problem = _why_not_target(request.target) or _import_problem()
@@ -111,10 +113,13 @@ def _warm(variant: config.Variant, device_index: int | None) -> None:
 def _why_not_target(target: str) -> str | None:
     capability = config.cuda_capability(target)
     if capability:
-        return None if capability >= config.MIN_SM else f"{target} is older than sm_{config.MIN_SM}, the oldest supported."
+        return (
+            None if capability >= config.MIN_SM else f"{target} is older than sm_{config.MIN_SM}, the oldest supported."
+        )
     if target == "cpu" or target in config.AMD_TARGETS:
         return None
-    return f"no kernel was ever compiled for {target}; supported are sm_{config.MIN_SM} and newer, {', '.join(config.AMD_TARGETS)}."
+    supported = ", ".join((f"sm_{config.MIN_SM} and newer", *config.AMD_TARGETS))
+    return f"this version was never compiled for {target}; it supports {supported}."
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,1 +1,1 @@
-"""The indexer-Q operation: `launch.py` is called, `config.py` chooses, `compiling.py` compiles, `kernel.py` computes."""
+"""The indexer-Q operation: `launch.py` runs, `config.py` chooses, `compiling.py` compiles, `kernel.py` computes."""

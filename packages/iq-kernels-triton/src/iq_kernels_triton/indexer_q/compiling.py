@@ -15,7 +15,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from .._errors import CompileError
+from iq_kernels_triton._errors import CompileError
+
 from . import config, kernel
 
 FUNCTIONS: dict[str, Any] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .. import _abi
+from iq_kernels_triton import _abi
 
 CONTIGUOUS = "contiguous"  # aligned, with q and the cache contiguous: their strides are constants of the kernel
 STRIDED = "strided"  # aligned, strides at run time
@@ -41,7 +41,7 @@ _ELEMENT_TYPES = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel to compile. `constants` and `types` are (argument, value) pairs in the order of the kernel's signature.
+    """One kernel to compile, as (argument, value) pairs: the types of arguments and the constants among them.
 
     `divisible` lists (argument, divisor) pairs that hold at run time: bytes for a pointer, elements for a stride.
     """
@@ -70,6 +70,7 @@ def choose(workload: _abi.Workload, layout: str, tokens: int) -> Variant:
     """Return the variant that runs `workload` at T = `tokens` on inputs of `layout` (one of LAYOUTS)."""
     num_heads, head_dim, rope_dim = workload.num_heads, workload.head_dim, workload.rope_dim
     large = tokens * num_heads * head_dim >= MANY_ELEMENTS and layout != UNALIGNED
+    large = large or workload.target == "cpu"  # the interpreter's time goes by programs, not by elements
     block_heads = min(_next_power_of_two(num_heads), max(1, (LARGE_TILE if large else SMALL_TILE) // head_dim))
     lanes = warp_size(workload.target)
     num_warps = max(1, block_heads * head_dim // (LARGE_THREAD if large else SMALL_THREAD) // lanes)

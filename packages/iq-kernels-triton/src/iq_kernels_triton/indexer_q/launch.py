@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _abi, _checks
+from iq_kernels_triton import _abi, _checks
+
 from . import compiling, config
 
 MAX_PLANS = 4096  # signatures remembered; past them the memory starts anew
@@ -56,7 +57,7 @@ def indexer_q_fp8(
     _launch(
         "indexer_q_fp8",
         (positions, q, cos_sin_cache, weights, q_fp8, weights_out),
-        weights_softmax_scale * weights_head_scale,
+        float(weights_softmax_scale) * float(weights_head_scale),
         (rope_style, rope_at, hadamard),
     )
 
@@ -84,7 +85,7 @@ def indexer_q_mxfp4(
     _launch(
         "indexer_q_mxfp4",
         (positions, q, cos_sin_cache, weights, q_packed, q_scale, weights_out),
-        weights_softmax_scale * weights_head_scale,
+        float(weights_softmax_scale) * float(weights_head_scale),
         (rope_style, rope_at, hadamard),
     )
 
@@ -100,16 +101,18 @@ def target_of(device: torch.device) -> str:
 
 
 def _launch(op: str, tensors: tuple[Tensor, ...], combined_scale: float, rope: tuple[str, str, bool]) -> None:
+    key: tuple[object, ...] | None
     try:
         key = (op, *rope, *[(t.dtype, t.shape, t.stride(), t.device) for t in tensors])
         plan = _plans.get(key)
-    except (AttributeError, TypeError, NotImplementedError):  # no tensor, an unhashable option: the checks say which
-        plan = None
+    except (AttributeError, TypeError):  # not a tensor, or an unhashable option: the checks say which
+        key = plan = None
     if plan is None:
         plan = _plan(op, tensors, rope)
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
-        _plans[key] = plan
+        if key is not None:
+            _plans[key] = plan
     if plan.tokens == 0:
         return
     if compiling.INTERPRETED:
@@ -161,7 +164,9 @@ def _aligned(pointers: list[int]) -> bool:
 def _plan(op: str, tensors: tuple[Any, ...], rope: tuple[str, str, bool]) -> _Plan:
     rope_style, rope_at, hadamard = rope
     _checks.check_options(rope_style, rope_at, hadamard)
-    sizes = _checks.check_call(_abi.OPS[op], {spec.name: t for spec, t in zip(_abi.OPS[op].tensors, tensors)})
+    sizes = _checks.check_call(
+        _abi.OPS[op], {spec.name: t for spec, t in zip(_abi.OPS[op].tensors, tensors, strict=True)}
+    )
     positions, q, cache, weights = tensors[:4]
     device = q.device
     _check_device(device)
