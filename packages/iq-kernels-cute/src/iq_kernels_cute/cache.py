@@ -6,6 +6,7 @@ under another name and renamed, so that a reader sees all of it or nothing, and 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -15,11 +16,10 @@ import threading
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from . import _abi
+from . import _abi, toolchain
 from .indexer_q.config import Variant
 
 SYMBOL = "iq_kernel"  # the exported function's name in every object
@@ -41,11 +41,6 @@ os.register_at_fork(after_in_child=_renew_lock)  # another thread may hold the p
 
 class CompileError(RuntimeError):
     """The compiler refused a variant; the message carries the compiler's own."""
-
-
-def peek(variant: Variant) -> Callable[..., Any] | None:
-    """The kernel if this process has it already."""
-    return _kernels.get(variant)
 
 
 def get(variant: Variant) -> Callable[..., Any]:
@@ -101,7 +96,7 @@ def entry_path(variant: Variant) -> Path | None:
 
 @lru_cache(maxsize=1)
 def _toolchain() -> tuple[str, ...]:
-    versions = (f"{name} {metadata.version(name)}" for name in ("nvidia-cutlass-dsl", "apache-tvm-ffi"))
+    versions = (f"{name} {toolchain.version(name)}" for name in toolchain.DISTRIBUTIONS)
     return (*versions, f"python {sys.version_info.major}.{sys.version_info.minor}", sys.platform, platform.machine())
 
 
@@ -143,6 +138,9 @@ def _from_compiler(variant: Variant) -> Callable[..., Any]:
 
 def _compile(variant: Variant) -> bytes:
     """The object file of `variant`."""
+    problem = toolchain.problem()
+    if problem is not None:
+        raise CompileError(problem)
     from .indexer_q.compiling import compile_variant
 
     try:
@@ -187,8 +185,8 @@ def _write_entry(path: Path, content: bytes) -> bool:
         if not _warned:
             _warned = True
             warnings.warn(
-                f"the kernel cache folder {path.parent} cannot be written ({error}); kernels are compiled again in every "
-                "process. Set IQ_KERNELS_CACHE_DIR to a writable folder, or IQ_KERNELS_CACHE=0 to silence this.",
+                f"the kernel cache folder {path.parent} cannot be written ({error}); kernels are compiled again in "
+                "every process. Set IQ_KERNELS_CACHE_DIR to a writable folder, or IQ_KERNELS_CACHE=0 to silence this.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -197,7 +195,5 @@ def _write_entry(path: Path, content: bytes) -> bool:
 
 
 def _delete(path: Path) -> None:
-    try:
+    with contextlib.suppress(OSError):
         path.unlink()
-    except OSError:
-        pass
