@@ -221,7 +221,8 @@ def warmup(
             spec=chosen.spec, arch=arch, progress=True,
         )  # fmt: skip
     noun = "kernel" if compiled == 1 else "kernels"
-    typer.echo(f"{compiled} {noun} compiled or loaded for {model} with {chosen.num_heads // tp} heads.")
+    done = f"{compiled} {noun} compiled or loaded" if compiled else "Nothing to compile"
+    typer.echo(f"{done} for {model} with {chosen.num_heads // tp} heads.")
 
 
 @contextlib.contextmanager
