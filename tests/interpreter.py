@@ -41,9 +41,10 @@ class Interpreter:
 
 @pytest.fixture(name="interpreter", scope="module")
 def interpreting() -> Iterator[Interpreter]:
-    """Start the process for a module's tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        patch.setenv("OMP_NUM_THREADS", "1")
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            yield Interpreter(pool)
+    """Start the process for a module's tests. Only it sees the variable: here kernels may compile for a GPU."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TRITON_INTERPRET", "1")
+            patch.setenv("OMP_NUM_THREADS", "1")
+            pool.submit(os.getpid).result()  # the process starts with the first job
+        yield Interpreter(pool)
