@@ -85,7 +85,12 @@ class FakeProvider:
 def planting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Plant providers, or loaders that raise, as the only installed entry points; forget all state around the test."""
     planted: list[PlantedEntryPoint] = []
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: list(planted))
+    real = importlib.metadata.entry_points
+
+    def entry_points(*, group: str) -> Any:
+        return list(planted) if group == _abi.ENTRY_POINT_GROUP else real(group=group)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
     monkeypatch.delenv("IQ_OPS_BACKEND", raising=False)
 
     def forget() -> None:

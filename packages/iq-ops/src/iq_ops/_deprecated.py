@@ -176,12 +176,13 @@ def _call(
     tokens = tensors["q"].shape[0]
     outputs = {spec.name: tensors[spec.name] for spec in op.tensors if spec.output}
     for argument, buffer in outputs.items():
-        if isinstance(buffer, Tensor) and buffer.dim() and buffer.shape[0] > tokens:
-            outputs[argument] = buffer[:tokens]
-    if "q_fp8" in outputs and outputs["q_fp8"].dtype is torch.float8_e4m3fn:
-        outputs["q_fp8"] = outputs["q_fp8"].view(torch.uint8)
-    if "q_scale" in outputs and outputs["q_scale"].dtype is torch.int32:
-        outputs["q_scale"] = outputs["q_scale"].unsqueeze(-1).view(torch.uint8)
+        if isinstance(buffer, Tensor) and buffer.dim():
+            rows = buffer[:tokens] if buffer.shape[0] > tokens else buffer
+            if argument == "q_fp8" and buffer.dtype is torch.float8_e4m3fn:
+                rows = rows.view(torch.uint8)
+            elif argument == "q_scale" and buffer.dtype is torch.int32:
+                rows = rows.unsqueeze(-1).view(torch.uint8)
+            outputs[argument] = rows
     _checks.check_call(op, {**inputs, **outputs}, names)
     if not torch.compiler.is_compiling():
         _requests.check(op, {**inputs, **outputs}, names)
