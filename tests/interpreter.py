@@ -27,6 +27,20 @@ def difference(maker: str, arguments: dict[str, Any]) -> str | None:
     return next((found for found in differences if found is not None), None)
 
 
+def public_difference(backend: str, arguments: dict[str, Any]) -> str | None:
+    """As `difference`, through `iq_ops.fused_indexer_q_rope_quant` with a forced backend."""
+    import cases
+    import iq_ops
+
+    case = cases.random_case(**arguments)
+    actual = cases.raw_outputs(case, iq_ops.fused_indexer_q_rope_quant(*case.positional, backend=backend))
+    explained = iq_ops.explain(*case.positional, backend=backend).backend
+    if explained != backend:
+        return f"explain says {explained}"
+    differences = (cases.first_difference(name, actual[name], want) for name, want in cases.reference(case).items())
+    return next((found for found in differences if found is not None), None)
+
+
 class Interpreter:
     """The way in: `interpreter.check("golden", name="v4_fp8")`."""
 
@@ -37,6 +51,11 @@ class Interpreter:
         """Fail where the Triton kernels differ from the reference, or from the golden outputs, in one bit."""
         found = self._pool.submit(difference, maker, arguments).result()
         assert found is None, f"{found} in {maker}({arguments})"
+
+    def check_public(self, *, backend: str, **arguments: Any) -> None:
+        """Fail where the public function, forced to a backend, differs from the reference in one bit."""
+        found = self._pool.submit(public_difference, backend, arguments).result()
+        assert found is None, f"{found} in {arguments}"
 
 
 @pytest.fixture(name="interpreter", scope="module")
