@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from .. import _abi
+from . import tuning
 
 BF16_BYTES = 2
 WIDE_LOADS = 100  # the compute capability from which a load takes 256 bits
@@ -45,7 +46,8 @@ class Variant:
     heads_per_thread: int
     threads: int
     pdl: bool
-    load_modifier: str = ".L1::no_allocate"
+    load_modifier: str = ""
+    cache_modifier: str = ""
     store_modifier: str = ""
     prefetch_tokens: int = 0
     min_blocks: int = 1
@@ -124,30 +126,12 @@ def heads_per_thread(num_heads: int, wanted: int) -> int:
     return next(k for k in range(min(wanted, num_heads), 0, -1) if num_heads % k == 0)
 
 
-@dataclass(frozen=True)
-class Shape:
-    """One row of the tuning table: how work is laid out up to `max_bytes` of q."""
-
-    max_bytes: int | None
-    vector: int
-    chunks: int
-    heads_per_thread: int
-    threads: int
-
-
-# By bytes of q a call. Short inputs want a short dependent chain and every SM busy; long ones want bytes in flight.
-TABLE: tuple[Shape, ...] = (
-    Shape(max_bytes=4 << 20, vector=4, chunks=1, heads_per_thread=1, threads=128),
-    Shape(max_bytes=None, vector=8, chunks=2, heads_per_thread=2, threads=256),
-)
-
-
 def schedule(workload: _abi.Workload, dense: bool) -> list[tuple[int, Variant]]:
     """Which variant runs up to how many tokens, in rising order; `dense` as in `Variant`. Past the last none can."""
     row_bytes = workload.num_heads * workload.head_dim * BF16_BYTES
     limit = MAX_ROWS // workload.num_heads
     steps: list[tuple[int, Variant]] = []
-    for shape in TABLE:
+    for shape in tuning.table(workload.op, capability_of(workload.target) >= WIDE_LOADS, dense):
         tokens = limit if shape.max_bytes is None else min(limit, shape.max_bytes // row_bytes)
         variant = _fit(workload, shape, dense)
         if steps and steps[-1][1] == variant:
@@ -167,16 +151,27 @@ def variants(workload: _abi.Workload) -> list[Variant]:
     return list(dict.fromkeys(variant for dense in (True, False) for _, variant in schedule(workload, dense)))
 
 
-def _fit(workload: _abi.Workload, shape: Shape, dense: bool) -> Variant:
+def _fit(workload: _abi.Workload, shape: tuning.Shape, dense: bool) -> Variant:
     """Fit a row of the table to a workload's dims: lanes within a warp, neox halves in whole vectors."""
     arch = compile_arch(workload.target)
     vector, chunks = shape.vector, shape.chunks
     if workload.rope_style == "neox":
-        vector = gcd(vector, workload.rope_dim // 2)
+        half = workload.rope_dim // 2
+        vector = gcd(vector, half)
+        if half >= _abi.MX_BLOCK and workload.head_dim % half == 0:
+            chunks = workload.head_dim // half  # a pair then lies in one lane, and nothing is shuffled to rotate it
     while workload.head_dim // (vector * chunks) > 32:
         chunks *= 2
     while chunks > 1 and workload.head_dim // chunks < _abi.MX_BLOCK:
         chunks //= 2
+    per_thread = heads_per_thread(workload.num_heads, shape.heads_per_thread)
+    as_tuned = (
+        capability_of(arch) >= 90
+        and workload.rope_style == "interleaved"
+        and not workload.hadamard
+        and 2 * workload.rope_dim <= workload.head_dim
+        and (vector, chunks) == (shape.vector, shape.chunks)
+    )
     fields = {
         field.name: getattr(workload, field.name)
         for field in dataclasses.fields(workload)
@@ -188,7 +183,12 @@ def _fit(workload: _abi.Workload, shape: Shape, dense: bool) -> Variant:
         dense=dense,
         vector=vector,
         chunks=chunks,
-        heads_per_thread=heads_per_thread(workload.num_heads, shape.heads_per_thread),
+        heads_per_thread=per_thread,
         threads=shape.threads,
         pdl=capability_of(arch) >= 90,
+        load_modifier=shape.load_modifier,
+        cache_modifier=shape.cache_modifier,
+        store_modifier=shape.store_modifier,
+        prefetch_tokens=-(-shape.prefetch_bytes // (workload.num_heads * workload.head_dim * BF16_BYTES)),
+        min_blocks=shape.min_blocks if as_tuned else 1,  # others need more registers, and would spill
     )

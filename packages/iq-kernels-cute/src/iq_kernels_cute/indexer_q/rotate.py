@@ -87,7 +87,7 @@ def _load_floats(v: Variant, wanted: Boolean, address: Int64, offset: int, count
     while remaining:
         width = min(4, remaining)
         fallback = FP32_NAN if fp32 else BF16_NAN_PAIR
-        words += ptx.load_if(wanted, fallback, address, offset, width, ".nc")
+        words += ptx.load_if(wanted, fallback, address, offset, width, v.cache_modifier)
         offset, remaining = offset + 4 * width, remaining - width
     if fp32:
         return words
