@@ -203,6 +203,26 @@ def test_overlap_is_refused_after_the_same_signature_passed():
             quantize_out(*arguments, q_out=inside, weights_out=weights_out)
 
 
+def test_what_passed_once_does_not_let_another_call_pass():
+    """The second call shares all that chooses a backend with the first, and still is checked, and named."""
+    aligned = {name: torch.empty(2 * 6 * 4 * 128, dtype=torch.uint8) for name in ("q_out", "weights_out")}
+    q_out = aligned["q_out"][: 6 * 4 * 128].view(6, 4, 128)
+    weights_out = aligned["weights_out"][: 6 * 4 * 4].view(torch.float32).view(6, 4)
+    quantize_out(*CASE.positional, q_out=q_out, weights_out=weights_out)
+    for wrong, message in (
+        ({"q_out": q_out[:5]}, "q_out: expected size T = 6"),
+        ({"q_out": q_out.view(6, 8, 64)}, "q_out: expected size H = 4"),
+        ({"q_out": aligned["q_out"].view(6, 4, 256)[..., :128]}, "q_out: expected a contiguous tensor"),
+        ({"weights_out": weights_out[:, :3]}, "weights_out: expected size H = 4"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            quantize_out(*CASE.positional, **{"q_out": q_out, "weights_out": weights_out, **wrong})
+    with pytest.raises(ValueError, match="index_q: expected size T = 5"):
+        quantize_out(CASE.positions[:5], *CASE.positional[1:], q_out=q_out, weights_out=weights_out)
+    with pytest.raises(TypeError, match=r"index_q: expected dtype torch\.bfloat16"):
+        quantize_out(CASE.positions, CASE.q.half(), *CASE.positional[2:], q_out=q_out, weights_out=weights_out)
+
+
 def test_mxfp4_wants_a_scale_buffer():
     case = replace(CASE, fmt="mxfp4")
     buffers = cases.poisoned_outputs(case, 0)

@@ -27,8 +27,9 @@ SCHEMAS = {
 }
 
 # A signature that passed the checks once, with the raw function that ran it and the byte extents of its tensors.
-# The key holds all that the checks and a provider's `why_not` read, so that a hit needs neither; only addresses, which
-# tell whether memory overlaps, are compared on every call. Exact sizes are in the key, and engines repeat their sizes.
+# The key holds all that decides which backend runs: what a provider's `why_not` reads, and what a call leaves open. The
+# rest, as that positions has T rows and that outputs are contiguous, every raw function checks itself on every call.
+# Overlap of memory depends on addresses, so that it is looked at on every call.
 MAX_SIGNATURES = 8192
 _is_grad_enabled = torch.is_grad_enabled  # a global look-up, where an attribute would cost twice
 _signatures: dict[tuple[Any, ...], tuple[Callable[..., None], list[int]]] = {}
@@ -57,13 +58,9 @@ def indexer_q_fp8(
     p0, p1, p2, p3 = positions.data_ptr(), q.data_ptr(), cos_sin_cache.data_ptr(), weights.data_ptr()
     p4, p5 = q_fp8.data_ptr(), weights_out.data_ptr()
     key = (
-        positions.dtype, positions.shape, positions.stride(), positions.get_device(),
-        q.dtype, q.shape, q.stride(), q.get_device(),
-        cos_sin_cache.dtype, cos_sin_cache.shape, cos_sin_cache.stride(), cos_sin_cache.get_device(),
-        weights.dtype, weights.shape, weights.stride(), weights.get_device(),
-        q_fp8.dtype, q_fp8.shape, q_fp8.stride(), q_fp8.get_device(),
-        weights_out.dtype, weights_out.shape, weights_out.stride(), weights_out.get_device(),
-        rope_style, rope_at, hadamard, backend,
+        positions.dtype, positions.stride(), q.shape, q.stride(), q.get_device(),
+        cos_sin_cache.dtype, cos_sin_cache.shape, cos_sin_cache.stride(), weights.dtype, weights.stride(),
+        weights_out.dtype, rope_style, rope_at, hadamard, backend,
         _is_grad_enabled()
         and (q.requires_grad or weights.requires_grad or cos_sin_cache.requires_grad or weights_out.requires_grad),
         (p0 | p1 | p2 | p3 | p4 | p5) & 255 and (p0 & 255, p1 & 255, p2 & 255, p3 & 255, p4 & 255, p5 & 255),
@@ -113,14 +110,9 @@ def indexer_q_mxfp4(
     p0, p1, p2, p3 = positions.data_ptr(), q.data_ptr(), cos_sin_cache.data_ptr(), weights.data_ptr()
     p4, p5, p6 = q_packed.data_ptr(), q_scale.data_ptr(), weights_out.data_ptr()
     key = (
-        positions.dtype, positions.shape, positions.stride(), positions.get_device(),
-        q.dtype, q.shape, q.stride(), q.get_device(),
-        cos_sin_cache.dtype, cos_sin_cache.shape, cos_sin_cache.stride(), cos_sin_cache.get_device(),
-        weights.dtype, weights.shape, weights.stride(), weights.get_device(),
-        q_packed.dtype, q_packed.shape, q_packed.stride(), q_packed.get_device(),
-        q_scale.dtype, q_scale.shape, q_scale.stride(), q_scale.get_device(),
-        weights_out.dtype, weights_out.shape, weights_out.stride(), weights_out.get_device(),
-        rope_style, rope_at, hadamard, backend,
+        positions.dtype, positions.stride(), q.shape, q.stride(), q.get_device(),
+        cos_sin_cache.dtype, cos_sin_cache.shape, cos_sin_cache.stride(), weights.dtype, weights.stride(),
+        weights_out.dtype, rope_style, rope_at, hadamard, backend,
         _is_grad_enabled()
         and (q.requires_grad or weights.requires_grad or cos_sin_cache.requires_grad or weights_out.requires_grad),
         (p0 | p1 | p2 | p3 | p4 | p5 | p6) & 255
