@@ -36,6 +36,13 @@ def _contractible(ins: Instruction, *roots: str) -> bool:
     return ins.root in roots and ins.modifiers[-1] in _TYPES and not any(m in _EXPLICIT for m in ins.modifiers)
 
 
+def _negate(values: np.ndarray, kind: str) -> np.ndarray:
+    """Flip the sign of every element, also of f32x2, for which the ISA has no neg."""
+    element = {"f64": 64, "f32": 32, "f32x2": 32}.get(kind, 16)
+    bits = np.ascontiguousarray(values).view(f"u{element // 8}")
+    return (bits ^ bits.dtype.type(1 << element - 1)).view(values.dtype)
+
+
 def remember_product(machine: Machine, ins: Instruction, values: list[np.ndarray], threads: Threads) -> None:
     """After a contractible mul: keep its factors with the register."""
     destination = ins.operands[0] if ins.operands else None
@@ -61,8 +68,7 @@ def contracted(
         a, b = (factor[rows] for factor in product.factors)
         addend = values[1 - place]
         if ins.root == "sub":
-            negate = pure_op("neg", (kind,), 1).compute
-            (a,), (addend,) = (negate(a), (addend,)) if place == 1 else ((a,), negate(addend))
+            a, addend = (_negate(a, kind), addend) if place == 1 else (a, _negate(addend, kind))
         modifiers = ("rn", "ftz", kind) if ftz else ("rn", kind)
         return pure_op("fma", modifiers, 3).compute(a, b, addend)
     return None

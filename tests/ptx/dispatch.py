@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from .contraction import contracted, remember_product
 from .errors import PtxError, UnknownInstructionError
-from .instructions import control, data, pure, warp
+from .instructions import control, data, matrix, pure, warp
 from .syntax import Instruction
 
 if TYPE_CHECKING:
     from .machine import Action, Flow, Machine, Threads
 
 ACTIONS = {**data.ACTIONS, **control.ACTIONS}
-FLOWS = {**control.FLOWS, **warp.FLOWS}
+FLOWS = {**control.FLOWS, **warp.FLOWS, **matrix.FLOWS}
 
 
 def compile_kernel(machine: Machine) -> list[tuple[Action | None, Flow | None]]:

@@ -15,11 +15,23 @@ import numpy as np
 from .contraction import Product
 from .dispatch import compile_kernel
 from .errors import ExecutionError, PtxError
-from .memory import Memory, Region
+from .instructions.warp import membermask
+from .memory import WARP, Memory, Region
 from .scalars import SCALARS, STORAGE
-from .syntax import Float, Instruction, Integer, Kernel, Negated, Operand, Pair, Register, Sink, Special, Symbol
-
-WARP = 32
+from .syntax import (
+    Float,
+    Instruction,
+    Integer,
+    Kernel,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    results,
+)
 
 Threads = np.ndarray  # sorted indices of lanes
 Action = Callable[[Threads], None]
@@ -57,6 +69,8 @@ class Machine:
         self._place_threads()
         self._values: dict[str, np.ndarray] = {}
         self._defined: dict[str, np.ndarray | None] = {}  # None: in every lane
+        self._assigned = {register.name for ins in kernel.instructions for register in results(ins)}
+        self._noise = np.random.default_rng(0)
         self.products: dict[str, Product] = {}
         self.memory = Memory(self.describe_thread)
         self._place_variables(dynamic_shared)
@@ -106,8 +120,7 @@ class Machine:
             base = -(-(base + variable.size + 256) // 256) * 256
         self.shared_bytes += dynamic_shared
         self.shared_stride = -(-self.shared_bytes // 256) * 256
-        self.shared = Memory(self.describe_thread)
-        self.shared.epochs = np.zeros(self.lanes, np.int32)
+        self.shared = Memory(self.describe_thread, self.lanes)
         if self.shared_stride:
             blocks = int(np.prod(self.grid))
             self.shared.add(Region("shared memory", 0, blocks * self.shared_stride, writable=True))
@@ -201,7 +214,7 @@ class Machine:
         if self._waits_for_block(ins):
             block = np.flatnonzero(self.alive & (self.block_of == self.block_of[first]))
             return [int(lane) for lane in np.setdiff1d(block, threads)]
-        mask = int(self.read(ins.operands[-1], "b32", threads[:1])[0])
+        mask = int(self.read(membermask(ins), "b32", threads[:1])[0])
         warp = first // WARP * WARP
         return [warp + lane for lane in range(WARP) if mask >> lane & 1 and warp + lane not in threads]
 
@@ -233,6 +246,12 @@ class Machine:
         scalar, declared = SCALARS[kind], SCALARS[register.type]
         if declared.bits != scalar.bits and not (relaxed and declared.bits > scalar.bits > 1):
             raise ExecutionError(f"register {register.name} is .{register.type}, the instruction reads .{kind}")
+        if register.name not in self._values and register.name not in self._assigned:
+            # What the compiler left undefined holds anything: noise, so that no output can depend on it unnoticed.
+            self._values[register.name] = (
+                self._noise.integers(0, 256, self.lanes * 8, np.uint8).view(np.uint64).astype(declared.storage)
+            )
+            self._defined[register.name] = None
         if register.name not in self._values:
             raise ExecutionError(f"{self.describe_thread(int(threads[0]))} reads {register.name}, which nothing wrote")
         defined = self._defined[register.name]

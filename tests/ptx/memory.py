@@ -1,8 +1,10 @@
 """Memory of a launch: registered tensors, each access checked byte by byte.
 
 Checked: the access lies inside one region; its address is a multiple of its width (PTX ISA, Addresses as Operands);
-nothing reads a byte nobody wrote; no two threads write the same byte, or read what another wrote, without a barrier
-between them; read-only regions are not written. An error names the PTX line, the thread and the region.
+nothing reads a byte nobody wrote; no two threads write the same byte, and none reads what another wrote, without a
+barrier between them (but one instruction may store equal bytes to one place of shared memory); read-only regions are
+not written. An error names the PTX line, the thread and the region.
+Not checked: that a write waits for the reads of other threads before it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from .errors import MemoryAccessError
 from .syntax import Instruction
 
 NOBODY = -1
+WARP = 32
 SHARED_WINDOW = 0x7F00_0000_0000  # where cvta puts .shared in the generic address space
 _UNIT = 256  # storage begins at a multiple of this, so that aligned accesses are aligned in storage too
 
@@ -34,7 +37,7 @@ class Region:
     known: np.ndarray = field(init=False)  # 1: the byte has a value
     writer: np.ndarray = field(init=False)  # thread that wrote the byte during the launch
     line: np.ndarray = field(init=False)  # PTX line of that store
-    epoch: np.ndarray = field(init=False)  # when it was written, see `Memory.epochs`
+    epochs: np.ndarray = field(init=False)  # when it was written, by the barriers of the block and of the warp
 
     def __post_init__(self) -> None:
         self.origin = self.base // _UNIT * _UNIT
@@ -44,7 +47,7 @@ class Region:
         if self.writable:
             self.writer = np.full(length, NOBODY, np.int32)
             self.line = np.zeros(length, np.int32)
-            self.epoch = np.zeros(length, np.int32)
+            self.epochs = np.zeros((2, length), np.int32)
 
     def fill(self, content: np.ndarray, known: np.ndarray | None = None) -> None:
         """Give the region its bytes before the launch; `known` marks those that have a value (all, if left out)."""
@@ -67,12 +70,12 @@ class Region:
 class Memory:
     """The regions of one address space."""
 
-    def __init__(self, describe_thread: DescribeThread) -> None:
+    def __init__(self, describe_thread: DescribeThread, lanes: int = 0) -> None:
+        """Make an empty memory for up to `lanes` threads; 0: barriers order nothing (global memory)."""
         self._describe_thread = describe_thread
         self._regions: list[Region] = []
         self._bases = np.zeros(0, np.int64)
-        # A barrier orders the accesses of its threads: `epochs[thread]` counts the barriers that the thread has passed.
-        self.epochs: np.ndarray | None = None
+        self._epochs = np.zeros((2, lanes), np.int32)  # barriers that each thread has passed: block's, warp's
 
     def add(self, region: Region) -> Region:
         """Register a region; it may not overlap another."""
@@ -83,6 +86,10 @@ class Memory:
         self._regions.sort(key=lambda each: each.base)
         self._bases = np.array([each.base for each in self._regions], np.int64)
         return region
+
+    def pass_barrier(self, threads: np.ndarray, whole_block: bool) -> None:
+        """Order what `threads` did before against what they do from now on: all of a block, or all of a warp."""
+        self._epochs[0 if whole_block else 1, threads] += 1
 
     def load(
         self, addresses: np.ndarray, width: int, threads: np.ndarray, ins: Instruction, coherent: bool = True
@@ -113,16 +120,22 @@ class Memory:
             self._check_order(region, rows, width, who, ins, "writes a byte written by")
             writer = region.writer.reshape(-1, width)
             writer[rows] = who[:, None]
+            region.data.reshape(-1, width)[rows] = values[chosen]
             lost = writer[rows] != who[:, None]
+            if self._epochs.size:  # compilers let lanes that hold copies of one value all store it to shared memory
+                lost &= region.data.reshape(-1, width)[rows] != values[chosen]
             if lost.any():
                 other = int(writer[rows][lost][0])
                 what = f"writes, in the same instruction, a byte written by {self._describe_thread(other)}"
                 self._fail_at(ins, region, rows, width, who, lost, what)
-            region.data.reshape(-1, width)[rows] = values[chosen]
             region.known.reshape(-1, width)[rows] = 1
             region.line.reshape(-1, width)[rows] = ins.line
-            if self.epochs is not None:
-                region.epoch.reshape(-1, width)[rows] = self.epochs[who][:, None]
+            if self._epochs.size:
+                region.epochs.reshape(2, -1, width)[:, rows] = self._epochs[:, who, None]
+
+    def touch(self, addresses: np.ndarray, threads: np.ndarray, ins: Instruction) -> None:
+        """Check that each address lies in a region; nothing is read."""
+        self._located(addresses, 1, threads, ins, "prefetches")
 
     def _located(
         self, addresses: np.ndarray, width: int, threads: np.ndarray, ins: Instruction, verb: str
@@ -158,8 +171,10 @@ class Memory:
     ) -> None:
         writer = region.writer.reshape(-1, width)[rows]
         conflict = (writer != NOBODY) & (writer != who[:, None])
-        if self.epochs is not None:
-            conflict &= region.epoch.reshape(-1, width)[rows] >= self.epochs[who][:, None]
+        if self._epochs.size:
+            before = region.epochs.reshape(2, -1, width)[:, rows] < self._epochs[:, who, None]
+            same_warp = writer // WARP == who[:, None] // WARP
+            conflict &= ~(before[0] | (before[1] & same_warp))
         if conflict.any():
             at = tuple(np.argwhere(conflict)[0])
             other = self._describe_thread(int(writer[at]))

@@ -100,6 +100,17 @@ class Instruction:
         return f"line {self.line}: {self.opcode}"
 
 
+def results(instruction: Instruction) -> list[Register]:
+    """The registers that an instruction writes: those of its first operand, unless it stores or branches."""
+    if not instruction.operands or instruction.root in ("st", "stmatrix", "bra", "bar", "barrier"):
+        return []
+    first = instruction.operands[0]
+    places = first.items if isinstance(first, Vector) else (first,)
+    if isinstance(first, Pair):
+        places = (first.first, first.second)
+    return [place for place in places if isinstance(place, Register)]
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A kernel parameter: its byte offset in the parameter block, its size and alignment in bytes."""

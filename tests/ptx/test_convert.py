@@ -237,7 +237,10 @@ def test_scales() -> None:
 
 def test_what_is_not_a_conversion_is_unknown() -> None:
     a = np.zeros(4, np.float32)
-    for opcode in ("cvt.bf16.f32", "cvt.rn.f32.bf16", "cvt.u32.f32", "cvt.rn.e4m3x2.f32", "cvt.rs.bf16x2.f32",
-                   "cvt.rna.tf32.f32", "cvt.rn.f32.u64", "cvt.rz.e4m3x2.f32", "cvt.rn.satfinite.e2m3x2.f32"):  # fmt: skip
+    opcodes = (
+        "cvt.bf16.f32", "cvt.rn.f32.bf16", "cvt.u32.f32", "cvt.rn.e4m3x2.f32", "cvt.rs.bf16x2.f32",
+        "cvt.rna.tf32.f32", "cvt.rn.f32.u64", "cvt.rz.e4m3x2.f32", "cvt.rn.satfinite.e2m3x2.f32",
+    )  # fmt: skip
+    for opcode in opcodes:
         with pytest.raises(UnknownInstructionError):
             evaluate(opcode, a, a)

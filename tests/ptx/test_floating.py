@@ -211,6 +211,8 @@ def test_sign_operations(name: str) -> None:
         b = operands(name, 1, seed=9)[0]
         got = np.asarray(evaluate("copysign.f32", a, b)).view(np.uint32)
         assert (got == ((b & np.uint32(sign - 1)) | (a & np.uint32(sign)))).all()
+        x, y = np.array([1.5, -2.5, -0.0]), np.array([-3.0, 4.0, 5.0])
+        assert evaluate("copysign.f64", x, y).tolist() == [3.0, -4.0, -5.0]
 
 
 def extreme(largest: bool, propagate: bool, name: str) -> Callable[..., int]:
@@ -294,6 +296,9 @@ def test_comparisons(name: str, ftz: bool) -> None:
             assert (no == ~want).all(), operator
     assert (evaluate(f"setp.num.{name}", *arrays)[0] == ~nan).all()
     assert (evaluate(f"setp.nan.{name}", *arrays)[0] == nan).all()
+    assert (
+        evaluate(f"set.geu.u32.{name}", *arrays) == np.where(evaluate(f"setp.geu.{name}", *arrays)[0], 2**32 - 1, 0)
+    ).all()
     if name in ("f32", "f64"):
         assert (evaluate(f"set.ltu.f32.{name}", *arrays) == (evaluate(f"setp.ltu.{name}", *arrays)[0] * 1.0)).all()
     with pytest.raises(UnknownInstructionError, match="does not compare"):

@@ -73,7 +73,7 @@ def bar(machine: Machine, pc: int, ins: Instruction) -> Flow:
         complete = (come == expected)[machine.block_of[threads]]
         machine.park(pc, threads[~complete])
         passed = threads[complete]
-        machine.shared.epochs[passed] += 1
+        machine.shared.pass_barrier(passed, whole_block=True)
         return [(pc + 1, passed)]
 
     return flow

@@ -24,7 +24,7 @@ _ROUNDINGS = ("rn", "rz", "rm", "rp")
 Function = Callable[..., np.ndarray]
 
 
-@pure("cvt", types=(*_INTEGERS, *_FLOATS, *_PACKED))
+@pure("cvt", types=(*_INTEGERS, *_FLOATS, "f16x2", "e4m3x2", "e5m2x2", "e2m1x2"))
 def cvt(m: Modifiers) -> Op:
     """Data Movement and Conversion Instructions: cvt, all forms but those with random bits (.rs) and tf32."""
     integer_rounding = m.one_of(*_TO_INTEGER, default="")

@@ -147,7 +147,8 @@ def _check_operands(access: _Access, items: tuple[Operand, ...], address: Operan
         raise ExecutionError(f"expected {access.count} registers and an address")
 
 
-def _addresses(machine: Machine, address: Address, threads: Threads) -> np.ndarray:
+def addresses_of(machine: Machine, address: Address, threads: Threads) -> np.ndarray:
+    """The address that each thread computes, in its own state space."""
     match address.base:
         case Integer(value):
             base = np.array([value], np.uint64)
@@ -177,7 +178,7 @@ def _global_or_shared(
     machine: Machine, access: _Access, address: Address, ins: Instruction, threads: Threads, data: np.ndarray | None
 ) -> np.ndarray:
     """Load (`data` None) or store. Generic addresses are all shared or all global."""
-    addresses = _addresses(machine, address, threads)
+    addresses = addresses_of(machine, address, threads)
     space = access.space
     if space == "generic":
         in_shared = addresses >= np.uint64(SHARED_WINDOW)
@@ -185,7 +186,7 @@ def _global_or_shared(
         if space == "shared":
             addresses = addresses - np.uint64(SHARED_WINDOW)
     if space == "shared":
-        return _shared(machine, addresses, access.width, ins, threads, data)
+        return shared_access(machine, addresses, access.width, ins, threads, data)
     _check_producer(machine, threads)
     if data is None:
         return machine.memory.load(addresses, access.width, threads, ins, coherent=not access.non_coherent)
@@ -200,9 +201,10 @@ def _check_producer(machine: Machine, threads: Threads) -> None:
         raise ExecutionError(f"{machine.describe_thread(lane)} touches global memory before griddepcontrol.wait")
 
 
-def _shared(
+def shared_access(
     machine: Machine, offsets: np.ndarray, width: int, ins: Instruction, threads: Threads, data: np.ndarray | None
 ) -> np.ndarray:
+    """Load or store at byte `offsets` of the shared memory of each thread's block."""
     outside = offsets + np.uint64(width) > machine.shared_bytes
     if outside.any():
         at = int(outside.argmax())
@@ -216,12 +218,15 @@ def _shared(
 
 
 def prefetch(machine: Machine, ins: Instruction) -> Action:
-    """Data Movement and Conversion Instructions: prefetch. It changes no data; what it names must be an address."""
+    """Data Movement and Conversion Instructions: prefetch. It changes no data, but its address must be in bounds."""
     m = Modifiers(ins.root, ins.modifiers, 0)
     m.one_of("global", default="")
     m.one_of("L1", "L2", *_HINTS)
     m.finish()
-    return lambda threads: None
+    (address,) = ins.operands
+    if not isinstance(address, Address):
+        raise ExecutionError("expected an address")
+    return lambda threads: machine.memory.touch(addresses_of(machine, address, threads), threads, ins)
 
 
 def fence(machine: Machine, ins: Instruction) -> Action:

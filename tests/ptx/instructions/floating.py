@@ -107,7 +107,8 @@ def mul(m: Modifiers) -> Op:
     return _arithmetic(m, 2, lambda _, a, b: a * b, np.multiply)
 
 
-@pure("fma", "mad", types=(*SINGLE, *HALF))
+@pure("fma", types=(*SINGLE, *HALF))
+@pure("mad", types=("f32",))
 def fma(m: Modifiers) -> Op:
     """(Half Precision) Floating-Point Instructions: fma, and mad.f32, which is fma on every supported target."""
     return _arithmetic(m, 3, lambda rounding, a, b, c: _exact_sum(rounding, a * b, c), np.add)
@@ -130,7 +131,7 @@ def sqrt(m: Modifiers) -> Op:
     return _arithmetic(m, 1, lambda _, a: function(a), function)
 
 
-@pure("abs", "neg", types=("f64", *SINGLE, *HALF))
+@pure("abs", "neg", types=("f64", "f32", *HALF))
 def absolute(m: Modifiers) -> Op:
     """(Half Precision) Floating-Point Instructions: abs, neg. They touch the sign alone; a NaN stays a NaN."""
     ftz = m.flag("ftz")

@@ -19,10 +19,11 @@ def bitwise(m: Modifiers) -> Op:
     return Op((kind,), (kind, kind), single(_FUNCTIONS[m.root]))
 
 
-@pure("not", "cnot", types=("pred", *BITS))
+@pure("not", types=("pred", *BITS))
+@pure("cnot", types=BITS)
 def invert(m: Modifiers) -> Op:
     """Logic and Shift Instructions: not, and cnot, which is 1 for zero and 0 for anything else."""
-    kind = m.type("pred", *BITS) if m.root == "not" else m.type(*BITS)
+    (kind,) = m.types(1)
     if m.root == "not":
         return Op((kind,), (kind,), single(np.invert))
     return Op((kind,), (kind,), single(lambda a: (a == 0).astype(a.dtype)))

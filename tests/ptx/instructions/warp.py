@@ -13,21 +13,25 @@ import numpy as np
 
 from tests.ptx.errors import ExecutionError
 from tests.ptx.formats import widen
-from tests.ptx.syntax import Instruction, Operand
+from tests.ptx.memory import WARP
+from tests.ptx.syntax import Instruction, Integer, Operand
 
 from .pure import Modifiers, evaluate
 
 if TYPE_CHECKING:
     from tests.ptx.machine import Flow, Machine, Threads
 
-WARP = 32
 _LANES = np.arange(WARP, dtype=np.uint64)
 
 
-def _synchronized(
-    machine: Machine, pc: int, ins: Instruction, mask_operand: Operand, action: Callable[[Threads, np.ndarray], None]
-) -> Flow:
+def membermask(ins: Instruction) -> Operand:
+    """The operand that names the lanes which must take part: the last one, or all lanes for the matrix moves."""
+    return Integer(0xFFFFFFFF) if ins.root in ("ldmatrix", "stmatrix") else ins.operands[-1]
+
+
+def synchronized(machine: Machine, pc: int, ins: Instruction, action: Callable[[Threads, np.ndarray], None]) -> Flow:
     """Run `action(threads, masks)` for warps that are complete and park the others."""
+    mask_operand = membermask(ins)
 
     def flow(threads: Threads) -> list[tuple[int, Threads]]:
         masks = np.broadcast_to(machine.read(mask_operand, "b32", threads), len(threads)).astype(np.uint64)
@@ -69,7 +73,7 @@ def shfl(machine: Machine, pc: int, ins: Instruction) -> Flow:
     mode = m.one_of("up", "down", "bfly", "idx")
     m.type("b32")
     m.finish()
-    destination, source, offset, clamp, mask = ins.operands
+    destination, source, offset, clamp, _ = ins.operands
 
     def action(threads: Threads, masks: np.ndarray) -> None:
         lane = (threads % WARP).astype(np.int64)
@@ -94,7 +98,7 @@ def shfl(machine: Machine, pc: int, ins: Instruction) -> Flow:
         received = np.take_along_axis(_across(machine, values, threads), wanted[:, None], axis=1)[:, 0]
         machine.write_results(destination, ("b32", "pred"), (received, inside), threads, relaxed=False)
 
-    return _synchronized(machine, pc, ins, mask, action)
+    return synchronized(machine, pc, ins, action)
 
 
 def vote(machine: Machine, pc: int, ins: Instruction) -> Flow:
@@ -104,7 +108,7 @@ def vote(machine: Machine, pc: int, ins: Instruction) -> Flow:
     mode = m.one_of("all", "any", "uni", "ballot")
     kind = m.type("b32" if mode == "ballot" else "pred")
     m.finish()
-    destination, source, mask = ins.operands
+    destination, source, _ = ins.operands
 
     def action(threads: Threads, masks: np.ndarray) -> None:
         members = _members(masks)
@@ -120,7 +124,7 @@ def vote(machine: Machine, pc: int, ins: Instruction) -> Flow:
         }
         machine.write(destination, kind, results[mode], threads)
 
-    return _synchronized(machine, pc, ins, mask, action)
+    return synchronized(machine, pc, ins, action)
 
 
 def elect(machine: Machine, pc: int, ins: Instruction) -> Flow:
@@ -128,13 +132,13 @@ def elect(machine: Machine, pc: int, ins: Instruction) -> Flow:
     m = Modifiers(ins.root, ins.modifiers, 1)
     m.one_of("sync")
     m.finish()
-    destination, mask = ins.operands
+    destination, _ = ins.operands
 
     def action(threads: Threads, masks: np.ndarray) -> None:
         leader = _members(masks).argmax(-1).astype(np.uint32)
         machine.write_results(destination, ("b32", "pred"), (leader, leader == threads % WARP), threads, relaxed=False)
 
-    return _synchronized(machine, pc, ins, mask, action)
+    return synchronized(machine, pc, ins, action)
 
 
 def redux(machine: Machine, pc: int, ins: Instruction) -> Flow:
@@ -148,7 +152,7 @@ def redux(machine: Machine, pc: int, ins: Instruction) -> Flow:
     if operation == "add" if kind == "f32" else magnitudes or propagate:
         raise m.unknown("this form is not in the ISA")
     opcode = f"{operation}.{'NaN.' if propagate else ''}{kind}"
-    destination, source, mask = ins.operands
+    destination, source, _ = ins.operands
 
     def action(threads: Threads, masks: np.ndarray) -> None:
         members = _members(masks)
@@ -165,7 +169,7 @@ def redux(machine: Machine, pc: int, ins: Instruction) -> Flow:
             total = np.where(np.isnan(widen(total, "f32")), np.uint32(0x7FFFFFFF), total)
         machine.write(destination, "b32", total, threads)
 
-    return _synchronized(machine, pc, ins, mask, action)
+    return synchronized(machine, pc, ins, action)
 
 
 def activemask(machine: Machine, pc: int, ins: Instruction) -> Flow:
@@ -183,12 +187,24 @@ def activemask(machine: Machine, pc: int, ins: Instruction) -> Flow:
 
 
 def warp_barrier(machine: Machine, pc: int, ins: Instruction) -> Flow:
-    """Parallel Synchronization and Communication Instructions: bar.warp.sync."""
+    """Parallel Synchronization and Communication Instructions: bar.warp.sync.
+
+    It orders memory for its lanes; the interpreter counts that where they are all lanes of the warp.
+    """
     m = Modifiers(ins.root, ins.modifiers, 1)
     m.one_of("warp")
     m.one_of("sync")
     m.finish()
-    return _synchronized(machine, pc, ins, ins.operands[0], lambda threads, masks: None)
+
+    def action(threads: Threads, masks: np.ndarray) -> None:
+        whole = np.bincount(threads // WARP, minlength=machine.lanes // WARP) == _alive_lanes(machine)
+        machine.shared.pass_barrier(threads[whole[threads // WARP]], whole_block=False)
+
+    return synchronized(machine, pc, ins, action)
+
+
+def _alive_lanes(machine: Machine) -> np.ndarray:
+    return machine.alive.reshape(-1, WARP).sum(-1)
 
 
 FLOWS: dict[str, Callable[[Machine, int, Instruction], Flow]] = {
