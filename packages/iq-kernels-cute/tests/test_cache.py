@@ -97,10 +97,9 @@ def test_unwritable_folder_warns_once(
     blocked = tmp_path / "file"
     blocked.write_text("a file where a folder should be")
     monkeypatch.setenv("IQ_KERNELS_CACHE_DIR", str(blocked / "kernels"))
-    with pytest.warns(RuntimeWarning, match="IQ_KERNELS_CACHE_DIR") as caught:
+    with pytest.warns(RuntimeWarning, match="IQ_KERNELS_CACHE_DIR"):
         cache.get(variant)
-        cache.get(dataclasses.replace(variant, threads=64))
-    assert len(caught) == 1
+    cache.get(dataclasses.replace(variant, threads=64))  # a second warning would be an error
     with pytest.raises(RuntimeError, match="cannot be written"):
         cache.fill(variant)
 

@@ -96,7 +96,7 @@ def test_no_tokens_launch_nothing(op, launches):
 def test_no_tokens_are_checked_all_the_same(launches):
     RAW["indexer_q_fp8"](**arguments("indexer_q_fp8"))
     positions = OnCuda(torch.zeros(3, dtype=torch.int32))
-    with pytest.raises(ValueError, match="positions|q"):
+    with pytest.raises(ValueError, match="positions"):
         RAW["indexer_q_fp8"](**arguments("indexer_q_fp8", tokens=0, positions=positions))
 
 

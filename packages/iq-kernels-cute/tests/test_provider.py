@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +18,8 @@ SIZES = {"T": 7, "P": 100, "H": 64, "D": 128, "R": 64, "D/2": 64, "D/32": 4}
 
 def facts(spec: _abi.Tensor) -> _abi.TensorFacts:
     shape = tuple(SIZES[symbol] for symbol in spec.shape)
-    strides: list[int] = []
-    for size in reversed(shape):
-        strides.insert(0, strides[0] * step if strides else 1)
-        step = size
-    return _abi.TensorFacts(spec.dtypes[0], shape, tuple(strides), 256)
+    strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return _abi.TensorFacts(spec.dtypes[0], shape, strides, 256)
 
 
 def request_for(op: str, **changes: object) -> _abi.Request:
