@@ -21,7 +21,7 @@ def raw(case):
 
 
 def workload_of(case):
-    tokens, num_heads, head_dim = case.q.shape
+    _, num_heads, head_dim = case.q.shape
     return _abi.Workload(
         op=case.op, num_heads=num_heads, head_dim=head_dim, rope_dim=case.cos_sin_cache.shape[1],
         positions_dtype="int64", cos_sin_cache_dtype="float32", weights_dtype="bfloat16",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +16,24 @@ from . import compiling, config
 MAX_PLANS = 4096  # signatures remembered; past them the memory starts anew
 
 
+@dataclass
+class _Bound:
+    """A variant bound to one signature. `run` launches it on the current stream; None until it is compiled."""
+
+    variant: config.Variant
+    programs: int
+    trailing: tuple[int | None, ...]  # the arguments after the pointers and the scale; constants are None
+    run: Callable[..., None] | None = None
+
+
 @dataclass(frozen=True)
 class _Plan:
     """What a call's shapes, strides, dtypes and options decide, checked once."""
 
     device: torch.device
     tokens: int
-    workload: _abi.Workload
-    aligned: config.Variant
-    unaligned: config.Variant
-    strides: tuple[int, ...]  # the kernel's integer arguments
-    aligned_strides: bool
+    aligned: _Bound  # `unaligned` again where a stride rules alignment out
+    unaligned: _Bound
 
 
 _plans: dict[tuple[object, ...], _Plan] = {}
@@ -115,42 +123,45 @@ def _launch(op: str, tensors: tuple[Tensor, ...], combined_scale: float, rope: t
             _plans[key] = plan
     if plan.tokens == 0:
         return
-    if compiling.INTERPRETED:
-        _interpret(plan, tensors, combined_scale)
-        return
     pointers = [tensor.data_ptr() for tensor in tensors]
-    variant = plan.aligned if plan.aligned_strides and _aligned(pointers) else plan.unaligned
+    bound = plan.aligned if _aligned(pointers) else plan.unaligned
+    if compiling.INTERPRETED:
+        _interpret(bound, tensors, combined_scale)
+        return
     index = plan.device.index
     if torch.cuda.current_device() == index:
-        _run(plan, variant, pointers, combined_scale)
+        _run(bound, index, pointers, combined_scale)
     else:
         with torch.cuda.device(index):
-            _run(plan, variant, pointers, combined_scale)
+            _run(bound, index, pointers, combined_scale)
 
 
-def _run(plan: _Plan, variant: config.Variant, pointers: list[int], combined_scale: float) -> None:
-    kernel = compiling.compiled(variant, plan.device.index)
-    if kernel is None:
-        if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
-                f"{variant.op}: this call would compile a kernel ({variant.label}) while a CUDA graph is being "
-                "captured. Remedy: call iq_ops.warmup(...) for this shape, or run the call once, before the capture."
-            )
-        kernel = compiling.compile_variant(variant, plan.device.index)
-    grid = plan.tokens * config.programs_per_token(variant, plan.workload.num_heads)
-    constants = [None] * (len(compiling.FUNCTIONS[variant.op].arg_names) - len(pointers) - 1 - len(plan.strides))
-    kernel[(grid, 1, 1)](*pointers, combined_scale, *plan.strides, *constants)
+def _run(bound: _Bound, device_index: int, pointers: list[int], combined_scale: float) -> None:
+    if bound.run is None:
+        bound.run = _kernel(bound.variant, device_index)[(bound.programs, 1, 1)]
+    bound.run(*pointers, combined_scale, *bound.trailing)
 
 
-def _interpret(plan: _Plan, tensors: tuple[Tensor, ...], combined_scale: float) -> None:
-    variant = plan.aligned if plan.aligned_strides and _aligned([t.data_ptr() for t in tensors]) else plan.unaligned
-    grid = plan.tokens * config.programs_per_token(variant, plan.workload.num_heads)
-    function = compiling.FUNCTIONS[variant.op]
-    constants = {name: value for name, value in variant.constants if name.isupper()}
+def _kernel(variant: config.Variant, device_index: int) -> Any:
+    kernel = compiling.compiled(variant, device_index)
+    if kernel is not None:
+        return kernel
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"{variant.op}: this call would compile a kernel ({variant.label}) while a CUDA graph is being "
+            "captured. Remedy: call iq_ops.warmup(...) for this shape, or run the call once, before the capture."
+        )
+    return compiling.compile_variant(variant, device_index)
+
+
+def _interpret(bound: _Bound, tensors: tuple[Tensor, ...], combined_scale: float) -> None:
     import numpy  # what the interpreter needs, a GPU does not
 
+    function = compiling.FUNCTIONS[bound.variant.op]
+    constants = {name: value for name, value in bound.variant.constants if name.isupper()}
+    arguments = bound.trailing[: len(bound.trailing) - len(constants)]
     with numpy.errstate(all="ignore"):  # the interpreter computes in NumPy, and NaN and Inf are ordinary inputs here
-        function[(grid, 1, 1)](*tensors, combined_scale, *plan.strides, **constants)
+        function[(bound.programs, 1, 1)](*tensors, combined_scale, *arguments, **constants)
 
 
 def _aligned(pointers: list[int]) -> bool:
@@ -186,22 +197,22 @@ def _plan(op: str, tensors: tuple[Any, ...], rope: tuple[str, str, bool]) -> _Pl
         target=target_of(device),
         device_index=device.index,
     )
+    tokens, num_heads = sizes["T"], sizes["H"]
     q_strides, cache_stride = _strides(q)[:2], _strides(cache)[0]
-    contiguous = q.is_contiguous() and (sizes["P"] <= 1 or cache_stride == sizes["R"])
-    layout = config.CONTIGUOUS if contiguous else config.STRIDED
-    return _Plan(
-        device=device,
-        tokens=sizes["T"],
-        workload=workload,
-        aligned=config.choose(workload, layout, sizes["T"]),
-        unaligned=config.choose(workload, config.UNALIGNED, sizes["T"]),
-        strides=(sizes["P"], *_strides(positions), *q_strides, cache_stride, *_strides(weights)),
-        aligned_strides=contiguous
-        or (
-            not any(stride * q.element_size() % config.ALIGNMENT for stride in q_strides)
-            and cache_stride * cache.element_size() % config.ALIGNMENT == 0
-        ),
-    )
+    strides = (sizes["P"], *_strides(positions), *q_strides, cache_stride, *_strides(weights))
+
+    def bind(layout: str) -> _Bound:
+        variant = config.choose(workload, layout, tokens)
+        constants = sum(name.isupper() for name, _ in variant.constants)
+        programs = tokens * config.programs_per_token(variant, num_heads)
+        return _Bound(variant, programs, (*strides, *(None,) * constants))
+
+    unaligned = bind(config.UNALIGNED)
+    if q.is_contiguous() and (sizes["P"] <= 1 or cache_stride == sizes["R"]):
+        return _Plan(device, tokens, bind(config.CONTIGUOUS), unaligned)
+    bytes_apart = (*(stride * q.element_size() for stride in q_strides), cache_stride * cache.element_size())
+    aligned = not any(stride % config.ALIGNMENT for stride in bytes_apart)
+    return _Plan(device, tokens, bind(config.STRIDED) if aligned else unaligned, unaligned)
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
