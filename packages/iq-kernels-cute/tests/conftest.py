@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from iq_kernels_cute import _abi, cache
+
+sys.path.insert(0, str(Path(__file__).parent))  # numpy_ptx, registers: pytest's importlib mode adds no folder
 
 MakeWorkload = Callable[..., _abi.Workload]
 

@@ -7,11 +7,8 @@ to the compiler of one nvidia-cutlass-dsl version, which the file names.
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import cubin
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
+import registers
 
 from iq_kernels_cute import toolchain
-
-_spec = importlib.util.spec_from_file_location("registers", Path(__file__).with_name("registers.py"))
-registers = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(registers)
 
 TABLE = json.loads(registers.PATH.read_text())
 

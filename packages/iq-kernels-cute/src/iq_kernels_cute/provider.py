@@ -42,7 +42,11 @@ def load(op: str) -> Callable[..., None]:
     """The raw function of `op`; KeyError if there is none."""
     from .indexer_q import launch
 
-    return {"indexer_q_fp8": launch.indexer_q_fp8, "indexer_q_mxfp4": launch.indexer_q_mxfp4}[op]
+    functions: dict[str, Callable[..., None]] = {
+        "indexer_q_fp8": launch.indexer_q_fp8,
+        "indexer_q_mxfp4": launch.indexer_q_mxfp4,
+    }
+    return functions[op]
 
 
 def warmup_jobs(workload: _abi.Workload) -> list[tuple[str, Callable[[], None]]]:

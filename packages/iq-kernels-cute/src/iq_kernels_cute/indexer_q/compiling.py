@@ -7,7 +7,8 @@ from typing import Any
 import cutlass
 from cutlass import cute
 
-from .. import _abi
+from iq_kernels_cute import _abi
+
 from . import layout
 from .config import WIDE_LOADS, Variant
 from .kernel import IndexerQ

@@ -10,7 +10,8 @@ import dataclasses
 from dataclasses import dataclass
 from math import gcd
 
-from .. import _abi
+from iq_kernels_cute import _abi
+
 from . import tuning
 
 BF16_BYTES = 2
@@ -24,8 +25,8 @@ class Variant:
 
     A lane holds `chunks` vectors of `vector` consecutive dims of a row, `head_dim / chunks` apart, for each of
     `heads_per_thread` heads of one token. `dense`: q (H*D, D, 1), weights (H, 1), positions (1) and cache (R, 1)
-    have exactly these strides; otherwise strides are run-time arguments. `min_blocks` of 1 tells ptxas that registers are
-    free; without it ptxas saves registers by issuing half of the loads only after the first arithmetic.
+    have exactly these strides; otherwise strides are run-time arguments. `min_blocks` of 1 tells ptxas that registers
+    are free; without it ptxas saves registers by issuing half of the loads only after the first arithmetic.
     """
 
     op: str

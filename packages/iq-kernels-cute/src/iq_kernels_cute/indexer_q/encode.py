@@ -53,7 +53,7 @@ def _e4m3_packed(first: Uint32, second: Uint32, factor: Uint32) -> Uint32:
 
 
 def _e4m3_magnitudes(magnitudes: Uint32, factor: Uint32) -> Uint32:
-    """e4m3fn codes of two magnitudes, each in the low byte of a half: the middle one of subnormal rule, 8 and normal rule.
+    """e4m3fn codes of two magnitudes, each in the low byte of a half: the median of subnormal rule, 8 and normal rule.
 
     Subnormal: adding 2**-2, whose last bf16 bit is 2**-9, rounds to steps of 2**-9. Normal: keep 3 of 7 mantissa bits.
     The normal rule is the smaller below 2**-6 and the larger above it, where the other one passes 8. Both carry the
@@ -74,7 +74,7 @@ def _e2m1_hardware(pairs: list[Uint32], scale: Scale) -> list[Uint32]:
 
 
 def _e2m1_packed(v: Variant, pairs: list[Uint32], scale: Scale) -> list[Uint32]:
-    """E2M1 codes by three FMAs: the code of y is the least of 2y, y + 2 and y/2 + 4, rounded to an even integer at a tie.
+    """E2M1 codes by three FMAs: the code of y is the least of 2y, y + 2 and y/2 + 4, a tie rounded to an even integer.
 
     Around 128 a bf16 counts in steps of one, so that each FMA rounds once, to that grid, and leaves the code in its low
     bits. y is magnitude * 2**(127-e); the factors 2**(128-e) ... 2**(126-e) go from 2**127 to the subnormal 2**-127.

@@ -14,7 +14,8 @@ import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, Uint32, cute
 from cutlass._mlir.dialects import arith
 
-from .. import _abi
+from iq_kernels_cute import _abi
+
 from . import ptx
 from .config import BF16_BYTES, WIDE_LOADS, Variant
 from .encode import encode

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _abi, _checks, cache
+from iq_kernels_cute import _abi, _checks, cache
+
 from . import config, layout
 
 Kernel = Callable[..., Any]
@@ -85,7 +86,8 @@ def warm(variant: config.Variant, device_index: int) -> None:
     device, kernel = torch.device("cuda", device_index), cache.get(variant)
     sizes = {"T": 1, "P": 1, "H": variant.num_heads, "D": variant.head_dim, "R": variant.rope_dim}
     sizes |= {"D/2": variant.head_dim // 2, "D/32": variant.head_dim // 32}
-    inputs, outputs = [], []
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
     for spec in _abi.OPS[variant.op].tensors:
         dtype = spec.dtypes[0] if len(spec.dtypes) == 1 else getattr(variant, f"{spec.name}_dtype")
         shape = [sizes[symbol] for symbol in spec.shape]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .. import _abi
+from iq_kernels_cute import _abi
+
 from . import config
 
 ALIGNMENT = 16  # bytes: one 128-bit access

@@ -57,22 +57,22 @@ def select(condition: Any, if_true: Any, if_false: Any) -> Uint32:
 
 
 def mul(a: Any, b: Any) -> Uint32:
-    """a * b, rounded to nearest even."""
+    """The product a * b, rounded to nearest even."""
     return _word("mul.rn.f32 $0, $1, $2;", a, b)
 
 
 def add(a: Any, b: Any) -> Uint32:
-    """a + b, rounded to nearest even."""
+    """The sum a + b, rounded to nearest even."""
     return _word("add.rn.f32 $0, $1, $2;", a, b)
 
 
 def sub(a: Any, b: Any) -> Uint32:
-    """a - b, rounded to nearest even."""
+    """The difference a - b, rounded to nearest even."""
     return _word("sub.rn.f32 $0, $1, $2;", a, b)
 
 
 def add_signed(a: Any, sign: Any, b: Any) -> Uint32:
-    """a * sign + b for a sign of +-1.0: the product is exact, so this is an addition with its one rounding."""
+    """The sum a * sign + b for a sign of +-1.0: the product is exact, so this is an addition with its one rounding."""
     return _word("fma.rn.f32 $0, $1, $2, $3;", a, sign, b)
 
 
@@ -100,7 +100,7 @@ def round_bf16x2(low: Any, high: Any) -> Uint32:
 
 
 def fma_bf16x2(a: Any, b: Any, c: Any) -> Uint32:
-    """a * b + c on both bf16 halves with one rounding each; subnormals are kept."""
+    """Fused a * b + c on both bf16 halves with one rounding each; subnormals are kept."""
     return _word("fma.rn.bf16x2 $0, $1, $2, $3;", a, b, c)
 
 
@@ -140,7 +140,7 @@ def min_u32(a: Any, b: Any) -> Uint32:
 
 
 def multiply_add_u32(a: Any, factor: int, b: Any) -> Uint32:
-    """a * factor + b, the lower 32 bits: a shift and an addition that leave the integer pipe to others."""
+    """Integer a * factor + b, the lower 32 bits: a shift and an addition that leave the integer pipe to others."""
     return _word(f"mad.lo.u32 $0, $1, {factor}, $2;", a, b)
 
 
@@ -162,9 +162,9 @@ def round_e4m3x4(values: Sequence[Any]) -> Uint32:
 
 
 def round_e2m1(values: Sequence[Any]) -> Uint32:
-    """Four or eight fp32 as E2M1 nibbles, nearest even, saturating; the first in the lowest. Of four, both halves alike.
+    """Four or eight fp32 as E2M1 nibbles, nearest even, saturating; the first in the lowest.
 
-    Arch- or family-specific Blackwell targets only.
+    Of four, both halves of the word are alike. Arch- or family-specific Blackwell targets only.
     """
     count = len(values) // 2
     converts = "".join(f"cvt.rn.satfinite.e2m1x2.f32 b{i}, ${2 * i + 2}, ${2 * i + 1}; " for i in range(count))

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from cutlass import Uint32
 
-from .. import _abi
+from iq_kernels_cute import _abi
+
 from . import ptx
 from .config import Variant
 
 MAGNITUDE_PAIR = 0x7FFF7FFF
-EXPONENT_PAIR = 0xFF80FF80  # with the sign bit: the carry out of a NaN must not vanish, or its half borrows from the other
+EXPONENT_PAIR = 0xFF80FF80  # sign bits too: if the carry out of a NaN vanished, its half would borrow from the other
 BOTH_HALVES = 0x00010001
 BF16_INF = 0x7F80
 WARP = 32
@@ -78,9 +79,7 @@ def _scales(v: Variant, maxima: list[Uint32], lanes: int) -> list[Scale]:
 
 
 def _scale_two(v: Variant, first: Uint32, second: Uint32, lanes: int) -> list[Scale]:
-    amax = ptx.max_magnitude_x2(
-        ptx.permute(first, second, 0x5410), ptx.permute(first, second, 0x7632), v.capability
-    )
+    amax = ptx.max_magnitude_x2(ptx.permute(first, second, 0x5410), ptx.permute(first, second, 0x7632), v.capability)
     amax = _over_lanes(v, amax, lanes)
     exponents, inverses, poisons = _exponents(v, amax)
     low, high = (0x1010, 0x9999), (0x3232, 0xBBBB)  # bytes of a half, and its sign bit on every byte
@@ -115,7 +114,7 @@ def _over_lanes(v: Variant, amax: Uint32, lanes: int) -> Uint32:
 
 
 def _exponents(v: Variant, amax: Uint32) -> tuple[Uint32, Uint32, Uint32]:
-    """Of two bf16 magnitudes: the exponents e as 16-bit integers, 2**(127-e) as bf16, sign bits that mark Inf or NaN."""
+    """Of two bf16 magnitudes: exponents e as 16-bit integers, 2**(127-e) as bf16, sign bits that mark Inf or NaN."""
     form = FORMATS[v.op]
     raised = (amax + form.carry * BOTH_HALVES) & EXPONENT_PAIR  # (e + code_exponent) << 7
     exponents = (raised >> 7) - form.code_exponent * BOTH_HALVES

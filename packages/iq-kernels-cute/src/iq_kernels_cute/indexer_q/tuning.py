@@ -62,7 +62,7 @@ BLACKWELL = (
 
 
 def table(op: str, wide_loads: bool, dense: bool) -> tuple[Shape, ...]:
-    """The rows for an op, in rising order of bytes; `wide_loads`: the target loads 256 bits; `dense` as in `Variant`."""
+    """The rows for an op, in rising order of bytes. `wide_loads`: the target loads 256 bits; `dense`: see `Variant`."""
     if not dense:
         return STRIDED
     if wide_loads:
