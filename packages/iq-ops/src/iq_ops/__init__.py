@@ -45,7 +45,9 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a tool or an old name at its first use (PEP 562)."""
+    """Import a tool, an old name or `integrations` at its first use (PEP 562)."""
+    if name == "integrations":
+        return importlib.import_module(".integrations", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name], __name__), name)
@@ -54,4 +56,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, "integrations"})
