@@ -18,6 +18,7 @@ from iq_kernels_cute import _abi, _checks, cache
 from . import config, layout
 
 Kernel = Callable[..., Any]
+MAX_SIGNATURES = 4096  # a permuted q has strides that grow with T: past this many, start anew
 
 # By (variant, device index): kernels that have been launched there once, so that a launch loads nothing any more.
 _loaded: dict[tuple[config.Variant, int], Kernel] = {}
@@ -141,6 +142,8 @@ def _first_run(key: tuple[Any, ...], inputs: tuple[Tensor, ...], combined: float
         workload = _workload(op, facts, options, target)
         steps = config.schedule(workload, layout.is_dense(target, facts))
         schedule = [[0, None, None], *([limit, None, variant] for limit, variant in steps)]
+        if len(_schedules) >= MAX_SIGNATURES:
+            _schedules.clear()
         _schedules[key] = schedule
     step = next(step for step in schedule if tokens <= step[0])
     variant = step[2]
