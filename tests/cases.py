@@ -327,3 +327,11 @@ def _laid_out_rows(cache: Tensor, layout: str) -> Tensor:
     if layout == "contiguous":
         return cache
     return cache.new_zeros(cache.shape[0], cache.shape[1] + 16)[:, : cache.shape[1]].copy_(cache)
+
+
+def aligned_copy(tensor: torch.Tensor, alignment: int = 256) -> torch.Tensor:
+    """A contiguous copy whose first byte lies at a multiple of `alignment`, as CUDA's allocator places tensors."""
+    size = tensor.numel() * tensor.element_size()
+    room = torch.empty(size + alignment, dtype=torch.uint8, device=tensor.device)
+    start = -room.data_ptr() % alignment
+    return room[start : start + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)

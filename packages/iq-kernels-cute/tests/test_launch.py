@@ -52,6 +52,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[config.Variant, tupl
     monkeypatch.setattr(launch, "target_of", lambda index: "sm_90")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(launch, "_current_device", lambda: 0)
     return made
 
 
@@ -63,6 +64,26 @@ def test_arguments_reach_the_kernel_in_its_order(op, launches):
     inputs = [call[spec.name] for spec in _abi.OPS[op].tensors if not spec.output]
     outputs = [call[spec.name] for spec in _abi.OPS[op].tensors if spec.output]
     assert [values for _, values in launches] == [(*inputs, 0.75, *outputs)] * 2
+
+
+@pytest.mark.parametrize("op", RAW)
+def test_a_launch_on_another_device_is_made_with_that_device_current(op, launches, monkeypatch):
+    current = [1]  # the tensors are on device 0
+
+    @contextlib.contextmanager
+    def switched(device):
+        before, current[0] = current[0], 0
+        yield
+        current[0] = before
+
+    seen = []
+    monkeypatch.setattr(torch.cuda, "device", switched)
+    monkeypatch.setattr(launch, "_current_device", lambda: current[0])
+    monkeypatch.setattr(cache, "get", lambda variant: lambda *values: seen.append(current[0]))
+    for _ in range(2):  # the first call and the known one take different ways
+        RAW[op](**arguments(op))
+    assert seen == [0, 0]
+    assert current == [1]
 
 
 @pytest.mark.parametrize("op", RAW)

@@ -256,3 +256,19 @@ def test_every_model_runs_in_its_formats(name):
         cases.assert_same(cases.raw_outputs(case, quantize(*case.positional, spec=model.spec)), cases.reference(case))
     with pytest.raises(AttributeError):
         model.spec.hadamard = True
+
+
+def test_one_set_of_inputs_goes_through_both_formats_into_well_aligned_buffers():
+    tokens, heads, head_dim = 4, 8, 128
+    inputs = [
+        cases.aligned_copy(tensor) for tensor in cases.random_case(3, tokens=tokens, num_heads=heads).positional[:4]
+    ]
+    weights_out = cases.aligned_copy(torch.empty(tokens, heads))
+    q_out, q_packed, q_scale = (
+        cases.aligned_copy(torch.empty(tokens, heads, size, dtype=torch.uint8)) for size in (head_dim, head_dim // 2, 4)
+    )
+    for _ in range(2):
+        quantize_out(*inputs, 0.1, 0.2, q_out=q_out, weights_out=weights_out)
+        quantize_out(*inputs, 0.1, 0.2, True, q_out=q_packed, weights_out=weights_out, q_scale_out=q_scale)
+        assert torch.equal(q_out.view(torch.float8_e4m3fn).float(), quantize(*inputs, 0.1, 0.2)[0].float())
+        assert torch.equal(q_packed, quantize(*inputs, 0.1, 0.2, True)[0][0])

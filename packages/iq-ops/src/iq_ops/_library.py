@@ -58,6 +58,7 @@ def indexer_q_fp8(
     p0, p1, p2, p3 = positions.data_ptr(), q.data_ptr(), cos_sin_cache.data_ptr(), weights.data_ptr()
     p4, p5 = q_fp8.data_ptr(), weights_out.data_ptr()
     key = (
+        "indexer_q_fp8",
         positions.dtype, positions.stride(), q.shape, q.stride(), q.get_device(),
         cos_sin_cache.dtype, cos_sin_cache.shape, cos_sin_cache.stride(), weights.dtype, weights.stride(),
         weights_out.dtype, rope_style, rope_at, hadamard, backend,
@@ -110,6 +111,7 @@ def indexer_q_mxfp4(
     p0, p1, p2, p3 = positions.data_ptr(), q.data_ptr(), cos_sin_cache.data_ptr(), weights.data_ptr()
     p4, p5, p6 = q_packed.data_ptr(), q_scale.data_ptr(), weights_out.data_ptr()
     key = (
+        "indexer_q_mxfp4",
         positions.dtype, positions.stride(), q.shape, q.stride(), q.get_device(),
         cos_sin_cache.dtype, cos_sin_cache.shape, cos_sin_cache.stride(), weights.dtype, weights.stride(),
         weights_out.dtype, rope_style, rope_at, hadamard, backend,

@@ -11,6 +11,7 @@ import torch
 from . import _abi, _backends, _checks, _requests
 from .specs import DEEPSEEK_V4, IndexerQSpec
 
+ODD_ALIGNMENT = 2  # bytes: of a view that begins at an odd element of q
 FORMATS = {"fp8": "indexer_q_fp8", "mxfp4": "indexer_q_mxfp4"}
 
 
@@ -44,14 +45,17 @@ def warmup(
             expected = " or ".join(map(repr, FORMATS))
             raise ValueError(_checks.describe_mismatch("formats", expected, repr(fmt), "pass these names."))
     target = _device(device)
+    forced = backend or _backends.forced_by_environment()
+    alignments = (_requests.MAX_ALIGNMENT,) if forced else (_requests.MAX_ALIGNMENT, ODD_ALIGNMENT)
     requests = [
         request
         for fmt, *dtypes in itertools.product(
             formats, positions_dtypes, cache_dtypes, weights_dtypes, weights_out_dtypes
         )
-        for request in _probes(_abi.OPS[FORMATS[fmt]], (num_heads, head_dim, rope_dim), dtypes, spec, target)
+        for request in _probes(
+            _abi.OPS[FORMATS[fmt]], (num_heads, head_dim, rope_dim), dtypes, spec, target, alignments
+        )
     ]
-    forced = backend or _backends.forced_by_environment()
     before = compile_count()
     for request in _with_bar(requests) if progress else requests:
         if arch is None:
@@ -100,16 +104,14 @@ def _probes(
     dtypes: Sequence[torch.dtype],
     spec: IndexerQSpec,
     device: torch.device,
+    alignments: Sequence[int],
 ) -> list[_abi.Request]:
-    """One request for inputs as the allocator aligns them, and one for views at an odd element.
-
-    Another backend may take the second, and it must be warm too, unless one was forced.
-    """
+    """One request for each alignment of the inputs: another backend may take views at an odd element, and is warmed."""
     sizes = {"T": 16, "P": 16, **dict(zip("HDR", shape, strict=True))}
     positions, cache, weights, weights_out = (str(dtype).removeprefix("torch.") for dtype in dtypes)
     input_dtypes = {"positions": positions, "q": "bfloat16", "cos_sin_cache": cache, "weights": weights}
     requests = []
-    for alignment in (_requests.MAX_ALIGNMENT, 2):
+    for alignment in alignments:
         facts = {
             name: _requests.contiguous_facts(dtype, tuple(sizes[symbol] for symbol in op.tensor(name).shape), alignment)
             for name, dtype in input_dtypes.items()

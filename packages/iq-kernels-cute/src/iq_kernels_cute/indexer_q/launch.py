@@ -20,6 +20,8 @@ from . import config, layout
 Kernel = Callable[..., Any]
 MAX_SIGNATURES = 4096  # a permuted q has strides that grow with T: past this many, start anew
 
+_current_device = torch.cuda.current_device  # a global look-up, where two attributes would cost on every launch
+
 # By (variant, device index): kernels that have been launched there once, so that a launch loads nothing any more.
 _loaded: dict[tuple[config.Variant, int], Kernel] = {}
 # By signature: [tokens up to, kernel or None, variant], in rising order.
@@ -94,7 +96,8 @@ def warm(variant: config.Variant, device_index: int) -> None:
         shape = [sizes[symbol] for symbol in spec.shape]
         tensor = torch.full(shape, -1 if spec.name == "positions" else 0, dtype=getattr(torch, dtype), device=device)
         (outputs if spec.output else inputs).append(tensor)
-    kernel(*inputs, 1.0, *outputs)
+    with torch.cuda.device(device):
+        kernel(*inputs, 1.0, *outputs)
     _loaded[variant, device_index] = kernel
 
 
@@ -120,7 +123,11 @@ def _run(
             if tokens <= limit:
                 if kernel is None:
                     break
-                kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
+                if q.get_device() == _current_device():
+                    kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
+                else:  # the compiled launcher takes the tensors' stream, but launches into the current context
+                    with torch.cuda.device(q.device):
+                        kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
                 return
     except Exception:
         _check(op, (*inputs, *outputs), options)  # says better what is wrong, where it is the caller's
@@ -155,7 +162,8 @@ def _first_run(key: tuple[Any, ...], inputs: tuple[Tensor, ...], combined: float
                     "Call iq_ops.warmup(...) for this workload before the capture; then capture again."
                 )
     kernel = cache.get(variant)
-    kernel(*inputs, combined, *outputs)
+    with torch.cuda.device(device_index):
+        kernel(*inputs, combined, *outputs)
     _loaded[variant, device_index] = step[1] = kernel
 
 
