@@ -33,7 +33,10 @@ _EXPLICIT = ("rn", "rz", "rm", "rp", "sat", "relu")
 
 
 def _contractible(ins: Instruction, *roots: str) -> bool:
-    return ins.root in roots and ins.modifiers[-1] in _TYPES and not any(m in _EXPLICIT for m in ins.modifiers)
+    if ins.root not in roots or ins.modifiers[-1] not in _TYPES:
+        return False
+    mixed = ins.modifiers[-2:-1] == ("f32",)
+    return not mixed and not any(m in _EXPLICIT for m in ins.modifiers)
 
 
 def _negate(values: np.ndarray, kind: str) -> np.ndarray:

@@ -16,7 +16,6 @@ from .cute_host import HostLauncher
 from .launch import Execution, execute
 from .parse import parse
 from .placement import Placed, place
-from .syntax import Kernel
 
 
 class CuteKernel:
@@ -29,7 +28,8 @@ class CuteKernel:
             self._compiled = compile_variant(variant, f"--keep-ptx --dump-dir={folder}")
             self.ptx: str = self._compiled.artifacts.PTX
         self.variant = variant
-        self.launcher = HostLauncher(self._compiled, parse(self.ptx).kernel())
+        self.kernel = parse(self.ptx).kernel()
+        self.launcher = HostLauncher(self._compiled, self.kernel)
 
 
 @lru_cache(maxsize=64)
@@ -58,14 +58,13 @@ def workload(case: Case, target: str) -> _abi.Workload:
     )
 
 
-def variants(case: Case, target: str) -> list[config.Variant]:
-    """The variants that the launch code has for this case's strides and alignment: one for each range of tokens."""
+def schedule(case: Case, target: str) -> list[tuple[int, config.Variant]]:
+    """The variants that the launch code has for this case's strides and alignment, and up to how many tokens."""
     facts = {name: _facts(each) for name, each in placed_tensors(case).items()}
     problem = layout.problem(case.op, facts)
     if problem is not None:
         raise ValueError(f"the kernels refuse this case: {problem}")
-    steps = config.schedule(workload(case, target), layout.is_dense(target, facts))
-    return [variant for _, variant in steps]
+    return config.schedule(workload(case, target), layout.is_dense(target, facts))
 
 
 def placed_tensors(case: Case) -> dict[str, Placed]:
@@ -83,8 +82,7 @@ def run(case: Case, variant: config.Variant, ptx: str | None = None) -> Executio
     arguments: list[Placed | float] = list(placed.values())
     arguments.insert(4, case.softmax_scale * case.head_scale)
     (launch,) = kernel.launcher(*arguments)
-    parsed: Kernel = parse(ptx or kernel.ptx).kernel()
-    return execute(parsed, launch, placed)
+    return execute(parse(ptx).kernel() if ptx else kernel.kernel, launch, placed)
 
 
 def _facts(placed: Placed) -> _abi.TensorFacts:

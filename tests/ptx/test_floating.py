@@ -158,6 +158,32 @@ def test_double_precision() -> None:
         evaluate("add.rz.f64", a, b)
 
 
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_mixed_precision(name: str, rounding: str) -> None:
+    """One or two narrow sources and an f32 one; the sum of a narrow value and an f32 rounds once."""
+    narrow = operands(name, 2, seed=20)
+    (c,) = operands("f32", 1, seed=21)
+    values = [[oracle.decode(bits, name) for bits in array.tolist()] for array in narrow]
+    third = [oracle.decode(bits, "f32") for bits in c.tolist()]
+    rows = list(zip(*values, third, strict=True))
+    wanted = {
+        "add": [oracle.add(x, z, rounding) for x, _, z in rows],
+        "sub": [subtract(x, z, rounding) for x, _, z in rows],
+        "fma": [fused(x, y, z, rounding) for x, y, z in rows],
+    }
+    for root, want in wanted.items():
+        sources = [*(narrow if root == "fma" else narrow[:1]), c]
+        for sat in ("", "sat."):
+            got = np.asarray(evaluate(f"{root}.{rounding}.{sat}f32.{name}", *sources)).view(np.uint32)
+            for value, bits in zip(want, got.tolist(), strict=True):
+                code = oracle.encode(value, "f32", rounding)
+                if sat:
+                    nan = isinstance(value, float) and math.isnan(value)
+                    code = 0 if nan or value <= 0 else min(code, 0x3F800000)
+                assert bits == code, (root, value)
+
+
 def divide(a: oracle.Number, b: oracle.Number) -> oracle.Number:
     negative = (math.copysign(1, a) < 0) != (math.copysign(1, b) < 0)
     zero, infinite = (-0.0, -math.inf) if negative else (0.0, math.inf)

@@ -20,7 +20,7 @@ from tests.cases import Case
 from .launch import Execution, Launch, execute
 from .parse import parse
 from .placement import Placed, place
-from .syntax import Kernel, Parameter
+from .syntax import Parameter
 
 
 class TritonKernel:
@@ -119,9 +119,10 @@ def run(case: Case, target: str, ptx: str | None = None) -> Execution:
     placed = placed_tensors(case)
     variant, made = launches(case, target, placed)
     kernel = compiled(variant)
-    parsed: Kernel = parse(ptx).kernel() if ptx else kernel.kernel
     # enable_fp_fusion=False makes Triton pass --fmad=false to ptxas, so nothing is contracted behind the PTX.
-    return execute(parsed, made, placed, contract=kernel.compiled.metadata.enable_fp_fusion)
+    return execute(
+        parse(ptx).kernel() if ptx else kernel.kernel, made, placed, contract=kernel.compiled.metadata.enable_fp_fusion
+    )
 
 
 def _encode(parameter: Parameter, value: int | float) -> bytes:

@@ -114,6 +114,23 @@ def fma(m: Modifiers) -> Op:
     return _arithmetic(m, 3, lambda rounding, a, b, c: _exact_sum(rounding, a * b, c), np.add)
 
 
+@pure("add", "sub", "fma", types=("f32.f16", "f32.bf16"))
+def mixed(m: Modifiers) -> Op:
+    """Mixed Precision Floating-Point Instructions: add, sub, fma. The last source and the result are f32."""
+    rounding, sat = m.one_of(*ROUNDINGS, default="rn"), m.flag("sat")
+    _, narrow_kind = m.types(2)
+
+    def compute(*sources: np.ndarray) -> np.ndarray:
+        *narrow_sources, last = np.broadcast_arrays(*sources)
+        a, *more = (widen(np.ascontiguousarray(each).view(np.uint16), narrow_kind) for each in narrow_sources)
+        c = widen(np.ascontiguousarray(last).view(np.uint32), "f32")
+        values = _exact_sum(rounding, a * more[0] if more else a, -c if m.root == "sub" else c)
+        return _finish(values, narrow(values, "f32", rounding), "f32", ftz=False, relu=False, sat=sat).view(np.float32)
+
+    factors = 2 if m.root == "fma" else 1
+    return Op(("f32",), (narrow_kind,) * factors + ("f32",), single(compute))
+
+
 @pure("div", types=("f32", "f64"))
 def div(m: Modifiers) -> Op:
     """Floating-Point Instructions: div.rn. float64 then f32 equals one rounding for a quotient (53 >= 2 * 24 + 2)."""

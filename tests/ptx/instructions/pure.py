@@ -81,10 +81,10 @@ class Modifiers:
 
 
 Builder = Callable[[Modifiers], Op]
-PURE: dict[tuple[str, str], Builder] = {}  # (root, type at the end of the opcode, or "" for any)
+PURE: dict[tuple[str, str], Builder] = {}  # (root, the type or the two types at the end of the opcode)
 
 
-def pure(*roots: str, types: tuple[str, ...] = ("",)) -> Callable[[Builder], Builder]:
+def pure(*roots: str, types: tuple[str, ...]) -> Callable[[Builder], Builder]:
     """Register a builder for the instructions called `roots` whose opcode ends with one of `types`."""
 
     def register(builder: Builder) -> Builder:
@@ -105,10 +105,12 @@ def single(function: Callable[..., np.ndarray]) -> Callable[..., tuple[np.ndarra
 def pure_op(root: str, modifiers: tuple[str, ...], source_count: int) -> Op:
     """The `Op` of an opcode; UnknownInstructionError if there is none."""
     reader = Modifiers(root, modifiers, source_count)
-    builder = PURE.get((root, modifiers[-1] if modifiers else "")) or PURE.get((root, ""))
-    if builder is None:
+    for kind in (".".join(modifiers[-2:]), modifiers[-1] if modifiers else ""):
+        if (root, kind) in PURE:
+            break
+    else:
         raise reader.unknown("not implemented")
-    op = builder(reader)
+    op = PURE[root, kind](reader)
     reader.finish()
     return op
 
