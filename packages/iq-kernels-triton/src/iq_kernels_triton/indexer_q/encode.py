@@ -9,6 +9,7 @@ import triton.language as tl
 
 from .numeric import FP32_INF_BITS
 
+FP8_NAN = tl.constexpr(0x7F)
 MXFP4_FLOOR = tl.constexpr(6 * 2.0**-126)
 MXFP4_RECIPROCAL = tl.constexpr(1 / 6)  # 6 is the largest E2M1 value
 E8M0_NAN = tl.constexpr(0xFF)
@@ -58,18 +59,24 @@ def power_of_two(biased_exponent):
 
 
 @triton.jit
+def store_zeros(rows, COUNT: tl.constexpr, in_range):
+    """Store COUNT zero bytes in each row."""
+    pointers = rows[:, None] + tl.arange(0, COUNT)[None, :]
+    tl.store(pointers, tl.zeros(pointers.shape, tl.uint8), mask=in_range[:, None])
+
+
+@triton.jit
 def store_fp8_quarter(
-    rows, first_dim: tl.constexpr, values, constant, constant_row, in_range, Q: tl.constexpr,
-    NATIVE_FP8: tl.constexpr, WORDS: tl.constexpr,
-):  # fmt: skip
-    """Store a quarter's e4m3fn codes; in rows that are constant, one byte for all of them."""
-    pointers = rows[:, None] + (first_dim + tl.arange(0, Q))[None, :]
+    rows, first_dim: tl.constexpr, values, poisoned, in_range, NATIVE_FP8: tl.constexpr, WORDS: tl.constexpr
+):
+    """Store a quarter's e4m3fn codes. Poisoned rows are stored apart: what they hold never matters."""
+    pointers = rows[:, None] + (first_dim + tl.arange(0, values.shape[1]))[None, :]
     if WORDS:
         # A lane loaded 8 dims, 16 bytes. Claiming no more alignment than their 8 codes need keeps them in that lane.
         pointers = tl.multiple_of(pointers, [8, 8])
     codes = values.to(tl.float8e4nv).to(tl.uint8, bitcast=True) if NATIVE_FP8 else _encode_e4m3(values)
-    tl.store(pointers, codes, mask=(in_range & ~constant_row)[:, None])
-    tl.store(pointers, tl.broadcast_to(constant[:, None], codes.shape), mask=(in_range & constant_row)[:, None])
+    tl.store(pointers, codes, mask=(in_range & ~poisoned)[:, None])
+    tl.store(pointers, tl.full(codes.shape, FP8_NAN, tl.uint8), mask=(in_range & poisoned)[:, None])
 
 
 @triton.jit
@@ -94,13 +101,13 @@ def blocks(x, D: tl.constexpr):
 
 
 @triton.jit
-def store_fp4_quarter(rows, first_byte: tl.constexpr, x, amax_bits, padding, in_range, WORDS: tl.constexpr):
+def store_fp4_quarter(rows, first_byte: tl.constexpr, x, amax_bits, in_range, WORDS: tl.constexpr):
     """Store a quarter's codes as 32-bit words of eight nibbles, or byte by byte where the output is not aligned."""
     HEADS: tl.constexpr = x.shape[0]
     BLOCKS: tl.constexpr = x.shape[1]
     DIMS: tl.constexpr = x.shape[2]
     inverse = power_of_two(254 - scale_exponent(amax_bits, MXFP4_FLOOR, MXFP4_RECIPROCAL))
-    zero = (amax_bits >= FP32_INF_BITS) | padding[:, None]
+    poisoned = amax_bits >= FP32_INF_BITS
     codes = tl.reshape(_round_e2m1(x, inverse[:, :, None]), [HEADS, BLOCKS, DIMS // 2, 2])
     signs = tl.reshape(x.to(tl.uint32, bitcast=True), [HEADS, BLOCKS, DIMS // 2, 2])
     if WORDS:
@@ -113,7 +120,7 @@ def store_fp4_quarter(rows, first_byte: tl.constexpr, x, amax_bits, padding, in_
         low, high = tl.split((codes & 7) | ((signs >> 28) & 8).to(tl.int32, bitcast=True))
         words = (low | (high << 4)).to(tl.uint8)
         pointers = (rows + first_byte)[:, None, None] + _block_offsets(BLOCKS, DIMS // 2)
-    tl.store(pointers, tl.where(zero[:, :, None], 0, words), mask=in_range[:, None, None])
+    tl.store(pointers, tl.where(poisoned[:, :, None], 0, words), mask=in_range[:, None, None])
 
 
 @triton.jit
@@ -168,15 +175,15 @@ def _split8(x, HEADS: tl.constexpr, BLOCKS: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
-def scale_byte(amax_bits, padding):
+def scale_byte(amax_bits):
     """Return the e8m0 byte of each block [heads, blocks], as int32."""
     exponent = scale_exponent(amax_bits, MXFP4_FLOOR, MXFP4_RECIPROCAL)
-    return tl.where(padding[:, None], 0, tl.where(amax_bits >= FP32_INF_BITS, E8M0_NAN, exponent))
+    return tl.where(amax_bits >= FP32_INF_BITS, E8M0_NAN, exponent)
 
 
 @triton.jit
-def store_scales(rows, first_block: tl.constexpr, amax_bits, padding, in_range):
+def store_scales(rows, first_block: tl.constexpr, amax_bits, in_range):
     """Store the e8m0 bytes of a quarter's blocks."""
     BLOCKS: tl.constexpr = amax_bits.shape[1]
     pointers = rows[:, None] + (tl.arange(0, BLOCKS) + first_block)[None, :]
-    tl.store(pointers, scale_byte(amax_bits, padding).to(tl.uint8), mask=in_range[:, None])
+    tl.store(pointers, scale_byte(amax_bits).to(tl.uint8), mask=in_range[:, None])

@@ -28,13 +28,13 @@ from .encode import (
     store_fp4_quarter,
     store_fp8_quarter,
     store_scales,
+    store_zeros,
 )
 from .numeric import FP32_INF_BITS, round_bf16, widen
-from .rotate import transformed_row
+from .rotate import load_row, transform_row
 
 FP8_FLOOR = tl.constexpr(1e-4)
 FP8_RECIPROCAL = tl.constexpr(1 / 448)  # 448 is the largest e4m3fn value
-FP8_NAN = tl.constexpr(0x7F)
 
 
 @triton.jit
@@ -68,32 +68,35 @@ def indexer_q_fp8_kernel(
     """FP8 codes of BLOCK_HEADS rows of one token, and their weights with the row scale folded in."""
     _wait_for_previous_kernel(USE_PDL)
     token, heads = _place(H, BLOCK_HEADS)
+    in_range = heads < H
     position = tl.load(positions_ptr + token * positions_stride).to(tl.int64)
-    x0, x1, x2, x3 = transformed_row(
+    weight = tl.load(weights_ptr + token * weights_token_stride + heads * weights_head_stride, mask=in_range, other=0.0)
+    row = load_row(
         q_ptr + token * q_token_stride, heads, position, cache_ptr, num_positions, q_head_stride, cache_stride,
-        H, D, R, ROPE_START, NEOX, HADAMARD, BLOCK_HEADS, NATIVE_FLOAT, WORDS,
+        H, D, R, ROPE_START, NEOX, BLOCK_HEADS, WORDS,
     )  # fmt: skip
-    low = larger(magnitude(x0, NATIVE_FLOAT), magnitude(x1, NATIVE_FLOAT))
-    high = larger(magnitude(x2, NATIVE_FLOAT), magnitude(x3, NATIVE_FLOAT))
-    amax = amax_bits(larger(low, high), 1, NATIVE_FLOAT)
-    poisoned = amax >= FP32_INF_BITS
-    exponent = scale_exponent(amax, FP8_FLOOR, FP8_RECIPROCAL)
-    inverse = power_of_two(254 - exponent)[:, None]
-
-    # A row that is padding or poisoned has one constant byte: it is stored apart, so its arithmetic never matters.
-    padding = tl.broadcast_to(position, [BLOCK_HEADS]) < 0
-    constant_row = poisoned | padding
-    constant = tl.where(padding, 0, tl.full([BLOCK_HEADS], FP8_NAN, tl.uint8)).to(tl.uint8)
-    rows = codes_ptr + token * (H * D) + heads * D
-    store_fp8_quarter(rows, 0 * (D // 4), x0 * inverse, constant, constant_row, heads < H, D // 4, NATIVE_FP8, WORDS)
-    store_fp8_quarter(rows, 1 * (D // 4), x1 * inverse, constant, constant_row, heads < H, D // 4, NATIVE_FP8, WORDS)
-    store_fp8_quarter(rows, 2 * (D // 4), x2 * inverse, constant, constant_row, heads < H, D // 4, NATIVE_FP8, WORDS)
-    store_fp8_quarter(rows, 3 * (D // 4), x3 * inverse, constant, constant_row, heads < H, D // 4, NATIVE_FP8, WORDS)
-
-    weights_row = weights_ptr + token * weights_token_stride
-    weight = _combined_weight(weights_row, heads, weights_head_stride, combined_scale, H) * power_of_two(exponent)
-    weight = tl.where(poisoned, float("nan"), weight)
-    _store_weights(weights_out_ptr + token * H, heads, tl.where(padding, 0.0, weight), H, NATIVE_FLOAT)
+    weights_out = weights_out_ptr + token * H + heads
+    codes = codes_ptr + token * (H * D) + heads * D
+    # No load moves past a barrier and no arithmetic before a branch, so all loads are on their way before any is
+    # waited for.
+    tl.debug_barrier()
+    if position < 0:
+        store_zeros(codes, D, in_range)
+        tl.store(weights_out, tl.zeros([BLOCK_HEADS], weights_out.dtype.element_ty), mask=in_range)
+    else:
+        x0, x1, x2, x3 = transform_row(row, D, R, ROPE_START, NEOX, HADAMARD, BLOCK_HEADS, NATIVE_FLOAT, WORDS)
+        low = larger(magnitude(x0, NATIVE_FLOAT), magnitude(x1, NATIVE_FLOAT))
+        high = larger(magnitude(x2, NATIVE_FLOAT), magnitude(x3, NATIVE_FLOAT))
+        amax = amax_bits(larger(low, high), 1, NATIVE_FLOAT)
+        poisoned = amax >= FP32_INF_BITS
+        exponent = scale_exponent(amax, FP8_FLOOR, FP8_RECIPROCAL)
+        inverse = power_of_two(254 - exponent)[:, None]
+        store_fp8_quarter(codes, 0 * (D // 4), x0 * inverse, poisoned, in_range, NATIVE_FP8, WORDS)
+        store_fp8_quarter(codes, 1 * (D // 4), x1 * inverse, poisoned, in_range, NATIVE_FP8, WORDS)
+        store_fp8_quarter(codes, 2 * (D // 4), x2 * inverse, poisoned, in_range, NATIVE_FP8, WORDS)
+        store_fp8_quarter(codes, 3 * (D // 4), x3 * inverse, poisoned, in_range, NATIVE_FP8, WORDS)
+        scaled = widen(weight) * combined_scale * power_of_two(exponent)
+        _store_weights(weights_out, tl.where(poisoned, float("nan"), scaled), in_range, NATIVE_FLOAT)
 
 
 @triton.jit
@@ -127,49 +130,53 @@ def indexer_q_mxfp4_kernel(
     """Packed E2M1 codes and e8m0 block scales of BLOCK_HEADS rows of one token, and their weights."""
     _wait_for_previous_kernel(USE_PDL)
     token, heads = _place(H, BLOCK_HEADS)
+    in_range = heads < H
     position = tl.load(positions_ptr + token * positions_stride).to(tl.int64)
-    x0, x1, x2, x3 = transformed_row(
+    weight = tl.load(weights_ptr + token * weights_token_stride + heads * weights_head_stride, mask=in_range, other=0.0)
+    row = load_row(
         q_ptr + token * q_token_stride, heads, position, cache_ptr, num_positions, q_head_stride, cache_stride,
-        H, D, R, ROPE_START, NEOX, HADAMARD, BLOCK_HEADS, NATIVE_FLOAT, WORDS,
+        H, D, R, ROPE_START, NEOX, BLOCK_HEADS, WORDS,
     )  # fmt: skip
-    padding = tl.broadcast_to(position, [BLOCK_HEADS]) < 0
-    # Quarters as [BLOCK_HEADS, blocks, dims of a block]; a block of 32 that spans quarters has the same amax in each.
-    x0, x1, x2, x3 = blocks(x0, D), blocks(x1, D), blocks(x2, D), blocks(x3, D)
-    m0 = amax_bits(magnitude(x0, NATIVE_FLOAT), 2, NATIVE_FLOAT)
-    m1 = amax_bits(magnitude(x1, NATIVE_FLOAT), 2, NATIVE_FLOAT)
-    m2 = amax_bits(magnitude(x2, NATIVE_FLOAT), 2, NATIVE_FLOAT)
-    m3 = amax_bits(magnitude(x3, NATIVE_FLOAT), 2, NATIVE_FLOAT)
-    if D < 4 * MX_BLOCK:
-        m0 = tl.maximum(m0, m1)
-        m2 = tl.maximum(m2, m3)
-        if D < 2 * MX_BLOCK:
-            m0 = tl.maximum(m0, m2)
-            m2 = m0
-        m1 = m0
-        m3 = m2
+    weights_out = weights_out_ptr + token * H + heads
     codes = codes_ptr + token * (H * (D // 2)) + heads * (D // 2)
-    store_fp4_quarter(codes, 0 * (D // 8), x0, m0, padding, heads < H, WORDS)
-    store_fp4_quarter(codes, 1 * (D // 8), x1, m1, padding, heads < H, WORDS)
-    store_fp4_quarter(codes, 2 * (D // 8), x2, m2, padding, heads < H, WORDS)
-    store_fp4_quarter(codes, 3 * (D // 8), x3, m3, padding, heads < H, WORDS)
-
     scales = scales_ptr + token * (H * (D // MX_BLOCK)) + heads * (D // MX_BLOCK)
-    if WORDS and D == 4 * MX_BLOCK:
-        low = scale_byte(m0, padding) | (scale_byte(m1, padding) << 8)
-        high = scale_byte(m2, padding) | (scale_byte(m3, padding) << 8)
-        words = tl.reshape(low | (high << 16), [BLOCK_HEADS])
-        tl.store(scales.to(tl.pointer_type(tl.int32)), words, mask=heads < H)
+    tl.debug_barrier()  # as above
+    if position < 0:
+        store_zeros(codes, D // 2, in_range)
+        store_zeros(scales, D // MX_BLOCK, in_range)
+        tl.store(weights_out, tl.zeros([BLOCK_HEADS], weights_out.dtype.element_ty), mask=in_range)
     else:
-        store_scales(scales, 0, m0, padding, heads < H)
-        if D > MX_BLOCK:
-            store_scales(scales, D // 2 // MX_BLOCK, m2, padding, heads < H)
-        if D > 2 * MX_BLOCK:
-            store_scales(scales, D // 4 // MX_BLOCK, m1, padding, heads < H)
-            store_scales(scales, 3 * (D // 4) // MX_BLOCK, m3, padding, heads < H)
-
-    weights_row = weights_ptr + token * weights_token_stride
-    weight = _combined_weight(weights_row, heads, weights_head_stride, combined_scale, H)
-    _store_weights(weights_out_ptr + token * H, heads, tl.where(padding, 0.0, weight), H, NATIVE_FLOAT)
+        x0, x1, x2, x3 = transform_row(row, D, R, ROPE_START, NEOX, HADAMARD, BLOCK_HEADS, NATIVE_FLOAT, WORDS)
+        # [BLOCK_HEADS, blocks, dims of a block]; a block of 32 that spans quarters has the same amax in each of them.
+        x0, x1, x2, x3 = blocks(x0, D), blocks(x1, D), blocks(x2, D), blocks(x3, D)
+        m0 = amax_bits(magnitude(x0, NATIVE_FLOAT), 2, NATIVE_FLOAT)
+        m1 = amax_bits(magnitude(x1, NATIVE_FLOAT), 2, NATIVE_FLOAT)
+        m2 = amax_bits(magnitude(x2, NATIVE_FLOAT), 2, NATIVE_FLOAT)
+        m3 = amax_bits(magnitude(x3, NATIVE_FLOAT), 2, NATIVE_FLOAT)
+        if D < 4 * MX_BLOCK:
+            m0 = tl.maximum(m0, m1)
+            m2 = tl.maximum(m2, m3)
+            if D < 2 * MX_BLOCK:
+                m0 = tl.maximum(m0, m2)
+                m2 = m0
+            m1 = m0
+            m3 = m2
+        store_fp4_quarter(codes, 0 * (D // 8), x0, m0, in_range, WORDS)
+        store_fp4_quarter(codes, 1 * (D // 8), x1, m1, in_range, WORDS)
+        store_fp4_quarter(codes, 2 * (D // 8), x2, m2, in_range, WORDS)
+        store_fp4_quarter(codes, 3 * (D // 8), x3, m3, in_range, WORDS)
+        if WORDS and D == 4 * MX_BLOCK:
+            low, high = scale_byte(m0) | (scale_byte(m1) << 8), scale_byte(m2) | (scale_byte(m3) << 8)
+            words = tl.reshape(low | (high << 16), [BLOCK_HEADS])
+            tl.store(scales.to(tl.pointer_type(tl.int32)), words, mask=in_range)
+        else:
+            store_scales(scales, 0, m0, in_range)
+            if D > MX_BLOCK:
+                store_scales(scales, D // 2 // MX_BLOCK, m2, in_range)
+            if D > 2 * MX_BLOCK:
+                store_scales(scales, D // 4 // MX_BLOCK, m1, in_range)
+                store_scales(scales, 3 * (D // 4) // MX_BLOCK, m3, in_range)
+        _store_weights(weights_out, widen(weight) * combined_scale, in_range, NATIVE_FLOAT)
 
 
 @triton.jit
@@ -190,13 +197,8 @@ def _place(H: tl.constexpr, BLOCK_HEADS: tl.constexpr):
 
 
 @triton.jit
-def _combined_weight(weights_row, heads, stride, combined_scale, H: tl.constexpr):
-    return widen(tl.load(weights_row + heads * stride, mask=heads < H, other=0.0)) * combined_scale
-
-
-@triton.jit
-def _store_weights(weights_out, heads, weight, H: tl.constexpr, NATIVE_FLOAT: tl.constexpr):
+def _store_weights(pointers, weight, in_range, NATIVE_FLOAT: tl.constexpr):
     # After the rounding the conversion that the store makes is exact.
-    if weights_out.dtype.element_ty == tl.bfloat16:
+    if pointers.dtype.element_ty == tl.bfloat16:
         weight = round_bf16(weight, NATIVE_FLOAT)
-    tl.store(weights_out + heads, weight.to(weights_out.dtype.element_ty), mask=heads < H)
+    tl.store(pointers, weight.to(pointers.dtype.element_ty), mask=in_range)
