@@ -72,6 +72,7 @@ class Machine:
         self._assigned = {register.name for ins in kernel.instructions for register in results(ins)}
         self._noise = np.random.default_rng(0)
         self.products: dict[str, Product] = {}
+        self.fused: set[int] = set()  # PTX lines of the adds and subs that were fused with a mul
         self.memory = Memory(self.describe_thread)
         self._place_variables(dynamic_shared)
         self.waits_for_producer = any(i.opcode == "griddepcontrol.wait" for i in kernel.instructions)

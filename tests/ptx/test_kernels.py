@@ -24,9 +24,11 @@ BACKENDS = (CUTE, TRITON)
 
 
 def check(program: Program, case: cases.Case, expected: dict[str, torch.Tensor]) -> None:
-    """Interpret a program on a case and compare every byte."""
-    problem = difference(interpret(program, case), expected)
+    """Interpret a program on a case, compare every byte, and see that ptxas may not fuse anything."""
+    execution = interpret(program, case)
+    problem = difference(execution, expected)
     assert problem is None, f"{program.label}: {problem}"
+    assert not execution.machine.fused, f"{program.label}: PTX lines {sorted(execution.machine.fused)} may be fused"
 
 
 @pytest.mark.parametrize("target", TARGETS)
