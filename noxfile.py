@@ -109,6 +109,13 @@ def downstream(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the pages into docs/_build/html, warnings being errors; posargs go to sphinx-build (-b linkcheck)."""
+    install(session, [], *group("docs"))
+    python(session, "-m", "sphinx", "-W", "--keep-going", "-q", *session.posargs, "docs", "docs/_build/html")
+
+
+@nox.session
 def demo(session: nox.Session) -> None:
     """Quantize a DeepSeek-V4 batch in both formats; posargs go to `iq-ops demo` (--plot FILE.png)."""
     install(session, with_siblings("iq-ops"), *group("plot"))

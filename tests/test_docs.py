@@ -1,43 +1,133 @@
-"""What READMEs and changelogs say is true: their Python runs, a changelog's newest release is the version."""
+"""READMEs, pages and changelogs are true: their Python runs, generated files are current, links lead somewhere."""
 
+from __future__ import annotations
+
+import ast
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from docs import generate
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
-BLOCKS = [
-    pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
-    for page in (ROOT / "README.md", *(package / "README.md" for package in PACKAGES))
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
-]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+READMES = [ROOT / "README.md", *(package / "README.md" for package in PACKAGES)]
+GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+NEEDS_GPU = "# needs a GPU"
+LANGUAGES = {"", "bash", "dockerfile", "python", "text", "toml", "{toctree}"}
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_python_of_the_readmes_runs(block: str) -> None:
-    exec(compile(block, "README.md", "exec"), {})
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page: `line` is where its content begins."""
+
+    language: str
+    line: int
+    text: str
+
+    @property
+    def needs_gpu(self) -> bool:
+        return self.text.startswith(NEEDS_GPU + "\n")
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in order. A fence opens with three backticks or more, and closes with as many."""
+    found = re.finditer(r"^[ ]*(`{3,})(.*)\n((?:.*\n)*?)[ ]*\1$", page.read_text(), re.MULTILINE)
+    return [Block(m[2].strip(), page.read_text()[: m.start(3)].count("\n"), m[3]) for m in found]
+
+
+def python(page: Path) -> list[Block]:
+    return [block for block in blocks(page) if block.language == "python"]
+
+
+def run(page: Path, examples: list[Block]) -> None:
+    """Run blocks in one namespace, as a reader would; tracebacks show the page and its line."""
+    namespace = {"__name__": page.stem}
+    for block in examples:
+        tree = ast.increment_lineno(ast.parse(block.text), block.line)
+        exec(compile(tree, str(page), "exec"), namespace)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+WITH_PYTHON = [page for page in (*READMES, *PAGES) if python(page)]
+WITH_GPU = [page for page in WITH_PYTHON if any(block.needs_gpu for block in python(page))]
+ON_THE_CPU = [page for page in WITH_PYTHON if not all(block.needs_gpu for block in python(page))]
+
+
+@pytest.mark.parametrize("page", ON_THE_CPU, ids=name)
+@pytest.mark.filterwarnings("default")  # the compiler's and the process group's own warnings are not ours to mend
+def test_examples_run(page):
+    run(page, [block for block in python(page) if not block.needs_gpu])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page", WITH_GPU, ids=name)
+def test_examples_that_need_a_gpu_run(page):
+    run(page, python(page))
+
+
+def test_the_pages_with_examples_are_found():
+    assert {"README.md", "docs/integrating.md", "docs/engines.md"} <= {name(page) for page in ON_THE_CPU}
+    assert "docs/integrating.md" in {name(page) for page in WITH_GPU}
+
+
+@pytest.mark.parametrize("page", [*READMES, *GUIDES[1:]], ids=name)
+def test_no_example_hides_behind_another_language(page):
+    assert {block.language for block in blocks(page)} <= LANGUAGES
+    text = page.read_text()
+    assert text.count("```") == 2 * len(blocks(page)), "a fence does not close"
+    assert "# needs a" not in "".join(block.text for block in python(page) if not block.needs_gpu)
+
+
+@pytest.mark.parametrize("path", generate.files(), ids=name)
+def test_generated_files_are_current(path):
+    assert path.read_text(encoding="utf-8") == generate.files()[path], "run: python -m docs.generate"
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MyST make them."""
+    prose = re.sub(r"^[ ]*```.*?^[ ]*```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name)
+def test_links_lead_somewhere(page):
+    for target, _, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(#([^)]+))?\)", page.read_text()):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not anchor or anchor in headings(linked), f"{target}#{anchor}"
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = {
+        line.strip()
+        for block in blocks(ROOT / "docs" / "index.md")
+        if block.language == "{toctree}"
+        for line in block.text.splitlines()
+        if line.strip() and not line.startswith(":")
+    }
+    assert listed == {page.stem for page in PAGES} - {"index"}
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name)
+def test_sessions_named_exist(page):
+    sessions = set(re.findall(r"^def (\w+)\(session:", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
+    named = set(re.findall(r'nox (?:--no-venv )?-s "?(\w+)', page.read_text()))
+    assert sessions
+    assert named <= sessions
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-def test_newest_release_of_the_changelog_is_the_version(package: Path) -> None:
+def test_newest_release_of_the_changelog_is_the_version(package):
     version = re.search(r'__version__ = "(.+)"', next(package.glob("src/*/_version.py")).read_text())
     release = re.search(r"^## (\S+) \(\d{4}-\d{2}-\d{2}\)$", (package / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert version is not None
     assert release is not None
     assert release[1] == version[1]
-
-
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_links_lead_somewhere(page: str) -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text())
-    assert targets
-    assert not [target for target in targets if not (ROOT / target).exists()]
-
-
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_sessions_named_exist(page: str) -> None:
-    sessions = set(re.findall(r"^def (\w+)\(session:", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
-    named = set(re.findall(r'nox (?:--no-venv )?-s "?(\w+)', (ROOT / page).read_text()))
-    assert named
-    assert named <= sessions
