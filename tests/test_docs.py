@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
+import iq_ops
 from docs import generate
+from iq_ops import reference
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
@@ -122,6 +125,42 @@ def test_sessions_named_exist(page):
     named = set(re.findall(r'nox (?:--no-venv )?-s "?(\w+)', page.read_text()))
     assert sessions
     assert named <= sessions
+
+
+def call(raw=False, **changed):
+    arguments = {
+        "positions": torch.arange(4),
+        "q": torch.zeros(4, 8, 128, dtype=torch.bfloat16),
+        "cos_sin_cache": torch.zeros(16, 64),
+        "weights": torch.zeros(4, 8),
+        "q_fp8": torch.zeros(4, 8, 128, dtype=torch.uint8),
+        "weights_out": torch.zeros(4, 8),
+        **changed,
+    }
+    inputs = [arguments[name] for name in ("positions", "q", "cos_sin_cache", "weights")]
+    if raw:
+        reference.indexer_q_fp8(weights_softmax_scale=1.0, weights_head_scale=1.0, **arguments)
+    buffers = {"q_out": arguments["q_fp8"], "weights_out": arguments["weights_out"]}
+    iq_ops.fused_indexer_q_rope_quant_out(*inputs, 1.0, 1.0, **buffers)
+
+
+SHARED = torch.zeros(4, 8)
+WRONG_CALLS = {
+    "expected a tensor that needs no gradient": {"weights": torch.zeros(4, 8, requires_grad=True)},
+    "expected dtype torch.uint8, got torch.float8_e4m3fn": {
+        "q_fp8": torch.zeros(4, 8, 128, dtype=torch.float8_e4m3fn),
+        "raw": True,
+    },
+    "expected memory of its own": {"weights": SHARED, "weights_out": SHARED},
+    "expected stride(-1) == 1": {"q": torch.zeros(4, 128, 8, dtype=torch.bfloat16).transpose(1, 2)},
+}
+
+
+@pytest.mark.parametrize("quoted", WRONG_CALLS)
+def test_errors_that_troubleshooting_quotes_are_raised(quoted):
+    assert f'### "{quoted}"' in (ROOT / "docs" / "troubleshooting.md").read_text()
+    with pytest.raises((TypeError, ValueError), match=re.escape(quoted)):
+        call(**WRONG_CALLS[quoted])
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
