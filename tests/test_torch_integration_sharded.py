@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import socket
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +19,7 @@ PLACEMENTS = ("tokens", "heads", "replicated")
 
 def worker(rank: int, port: int, backend: str, world: int) -> None:
     """Run every check on one rank; a failure ends the process with the error."""
+    faulthandler.dump_traceback_later(120, exit=True)  # a rank that waits for another one says where, and ends
     device = "cuda" if backend == "nccl" else "cpu"
     if device == "cuda":
         torch.cuda.set_device(rank)
