@@ -31,8 +31,7 @@ def launched(backend: str, case: Case, target: str) -> Program:
     if backend == CUTE:
         from . import cute_kernels
 
-        tokens = case.q.shape[0]
-        return _cute(next(v for limit, v in cute_kernels.schedule(case, target) if tokens <= limit))
+        return _cute(cute_kernels.choose(case, target, cute_kernels.placed_tensors(case)))
     from . import triton_kernels
 
     variant, _ = triton_kernels.launches(case, target, triton_kernels.placed_tensors(case))
@@ -43,7 +42,8 @@ def for_other_lengths(case: Case, target: str) -> list[Program]:
     """Every program that cute would launch for a case like this one, whatever its number of tokens."""
     from . import cute_kernels
 
-    return [_cute(variant) for variant in dict.fromkeys(v for _, v in cute_kernels.schedule(case, target))]
+    steps = cute_kernels.schedule(case, target, cute_kernels.placed_tensors(case))
+    return [_cute(variant) for variant in dict.fromkeys(variant for _, variant in steps)]
 
 
 def _cute(variant: Any) -> Program:

@@ -85,7 +85,7 @@ class HostLauncher:
 
         safe_call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
         self._entry = safe_call(call)
-        address = ctypes.cast(self._entry, ctypes.c_void_p).value
+        address = ctypes.cast(self._entry, ctypes.c_void_p).value or 0
         self._function = tvm_ffi.Function.__from_extern_c__(address, keep_alive_object=self)
         self._from_dlpack = tvm_ffi.from_dlpack
 

@@ -13,7 +13,7 @@ from iq_kernels_cute.indexer_q import config, layout
 from tests.cases import Case
 
 from .cute_host import HostLauncher
-from .launch import Execution, execute
+from .launch import Execution, Launch, execute
 from .parse import parse
 from .placement import Placed, place
 
@@ -58,13 +58,18 @@ def workload(case: Case, target: str) -> _abi.Workload:
     )
 
 
-def schedule(case: Case, target: str) -> list[tuple[int, config.Variant]]:
-    """The variants that the launch code has for this case's strides and alignment, and up to how many tokens."""
-    facts = {name: _facts(each) for name, each in placed_tensors(case).items()}
+def schedule(case: Case, target: str, placed: dict[str, Placed]) -> list[tuple[int, config.Variant]]:
+    """The variants that the launch code has for these strides and alignments, and up to how many tokens."""
+    facts = {name: _facts(each) for name, each in placed.items()}
     problem = layout.problem(case.op, facts)
     if problem is not None:
         raise ValueError(f"the kernels refuse this case: {problem}")
     return config.schedule(workload(case, target), layout.is_dense(target, facts))
+
+
+def choose(case: Case, target: str, placed: dict[str, Placed]) -> config.Variant:
+    """The variant that the launch code takes for this case."""
+    return next(variant for limit, variant in schedule(case, target, placed) if case.q.shape[0] <= limit)
 
 
 def placed_tensors(case: Case) -> dict[str, Placed]:
@@ -79,10 +84,15 @@ def run(case: Case, variant: config.Variant, ptx: str | None = None) -> Executio
     """Interpret `variant` on a case; `ptx` replaces the compiled text (planted faults), the launch stays as it is."""
     kernel = compiled(variant)
     placed = placed_tensors(case)
+    return execute(parse(ptx).kernel() if ptx else kernel.kernel, launch(kernel, case, placed), placed)
+
+
+def launch(kernel: CuteKernel, case: Case, placed: dict[str, Placed]) -> Launch:
+    """What the kernel's launcher asks of the driver for these tensors."""
     arguments: list[Placed | float] = list(placed.values())
     arguments.insert(4, case.softmax_scale * case.head_scale)
-    (launch,) = kernel.launcher(*arguments)
-    return execute(parse(ptx).kernel() if ptx else kernel.kernel, launch, placed)
+    (made,) = kernel.launcher(*arguments)
+    return made
 
 
 def _facts(placed: Placed) -> _abi.TensorFacts:

@@ -16,21 +16,25 @@ ACTIONS = {**data.ACTIONS, **control.ACTIONS}
 FLOWS = {**control.FLOWS, **warp.FLOWS, **matrix.FLOWS}
 
 
-def compile_kernel(machine: Machine) -> list[tuple[Action | None, Flow | None]]:
+def compile_kernel(machine: Machine) -> list[tuple[Action, Flow | None]]:
     """One entry an instruction: an action, after which threads go on to the next one, or a flow that sends them on."""
     return [_compile(machine, pc, ins) for pc, ins in enumerate(machine.kernel.instructions)]
 
 
-def _compile(machine: Machine, pc: int, ins: Instruction) -> tuple[Action | None, Flow | None]:
+def _compile(machine: Machine, pc: int, ins: Instruction) -> tuple[Action, Flow | None]:
     try:
         if ins.root in FLOWS:
-            return None, _guarded_flow(machine, pc, ins, FLOWS[ins.root](machine, pc, ins))
+            return _nothing, _guarded_flow(machine, pc, ins, FLOWS[ins.root](machine, pc, ins))
         build = ACTIONS.get(ins.root)
         return _guarded(machine, ins, build(machine, ins) if build else _pure_action(machine, ins)), None
     except UnknownInstructionError as error:
         raise UnknownInstructionError(f"line {ins.line}: {error}") from error
     except PtxError as error:
         raise type(error)(f"{ins}: {error}") from error
+
+
+def _nothing(threads: Threads) -> None:
+    """What an instruction does besides sending threads on."""
 
 
 def _pure_action(machine: Machine, ins: Instruction) -> Action:
@@ -51,11 +55,12 @@ def _pure_action(machine: Machine, ins: Instruction) -> Action:
 
 
 def _guarded(machine: Machine, ins: Instruction, action: Action) -> Action:
-    if ins.guard is None:
+    guard = ins.guard
+    if guard is None:
         return action
 
     def guarded(threads: Threads) -> None:
-        chosen = threads[machine.read(ins.guard, "pred", threads)]
+        chosen = threads[machine.read(guard, "pred", threads)]
         if len(chosen):
             action(chosen)
 
@@ -63,11 +68,12 @@ def _guarded(machine: Machine, ins: Instruction, action: Action) -> Action:
 
 
 def _guarded_flow(machine: Machine, pc: int, ins: Instruction, flow: Flow) -> Flow:
-    if ins.guard is None:
+    guard = ins.guard
+    if guard is None:
         return flow
 
     def guarded(threads: Threads) -> list[tuple[int, Threads]]:
-        taken = machine.read(ins.guard, "pred", threads)
+        taken = machine.read(guard, "pred", threads)
         chosen = threads[taken]
         return [*(flow(chosen) if len(chosen) else []), (pc + 1, threads[~taken])]
 

@@ -19,7 +19,7 @@ from .syntax import Instruction
 
 NOBODY = -1
 WARP = 32
-SHARED_WINDOW = 0x7F00_0000_0000  # where cvta puts .shared in the generic address space
+SHARED_WINDOW = 1 << 60  # where cvta puts .shared in the generic address space: above every device address
 _UNIT = 256  # storage begins at a multiple of this, so that aligned accesses are aligned in storage too
 
 DescribeThread = Callable[[int], str]

@@ -110,16 +110,16 @@ def ld(machine: Machine, ins: Instruction) -> Action:
     access = _Access(ins)
     target, address = ins.operands[:2]
     items = target.items if isinstance(target, Vector) else (target,)
-    _check_operands(access, items, address)
+    place = _checked(access, items, address)
 
     def action(threads: Threads) -> None:
         if access.space == "param":
-            data = _parameter(machine, address, access.width, threads)
+            data = _parameter(machine, place, access.width, threads)
         else:
-            data = _global_or_shared(machine, access, address, ins, threads, None)
+            data = _global_or_shared(machine, access, place, ins, threads, None)
         values = np.ascontiguousarray(data).view(SCALARS[access.kind].view)
-        for place, item in enumerate(items):
-            machine.write(item, access.kind, np.ascontiguousarray(values[:, place]), threads, relaxed=True)
+        for number, item in enumerate(items):
+            machine.write(item, access.kind, np.ascontiguousarray(values[:, number]), threads, relaxed=True)
 
     return action
 
@@ -129,7 +129,7 @@ def st(machine: Machine, ins: Instruction) -> Action:
     access = _Access(ins)
     address, source = ins.operands[:2]
     items = source.items if isinstance(source, Vector) else (source,)
-    _check_operands(access, items, address)
+    place = _checked(access, items, address)
     if access.space in ("param", "const") or access.non_coherent:
         raise ExecutionError(f"{ins.opcode} is not a store")
 
@@ -137,14 +137,15 @@ def st(machine: Machine, ins: Instruction) -> Action:
         values = [machine.read(item, access.kind, threads, relaxed=True) for item in items]
         columns = np.stack([np.broadcast_to(value, len(threads)) for value in values], axis=-1)
         data = np.ascontiguousarray(columns).view(np.uint8).reshape(len(threads), access.width)
-        _global_or_shared(machine, access, address, ins, threads, data)
+        _global_or_shared(machine, access, place, ins, threads, data)
 
     return action
 
 
-def _check_operands(access: _Access, items: tuple[Operand, ...], address: Operand) -> None:
+def _checked(access: _Access, items: tuple[Operand, ...], address: Operand) -> Address:
     if len(items) != access.count or not isinstance(address, Address):
         raise ExecutionError(f"expected {access.count} registers and an address")
+    return address
 
 
 def addresses_of(machine: Machine, address: Address, threads: Threads) -> np.ndarray:

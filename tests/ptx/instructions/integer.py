@@ -60,7 +60,7 @@ def mul(m: Modifiers) -> Op:
     if part == "wide" and kind not in _TWICE:
         raise m.unknown("a 64-bit product has no wide form")
     result = _TWICE[kind] if part == "wide" else kind
-    product = {"lo": np.multiply, "hi": _high_product, "wide": _wide_product}[part]
+    product: Function = {"lo": np.multiply, "hi": _high_product, "wide": _wide_product}[part]
     if m.root == "mul":
         return Op((result,), (kind, kind), single(product))
     return Op((result,), (kind, kind, result), single(lambda a, b, c: product(a, b) + c))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -120,7 +121,7 @@ def instruction_op(instruction: Instruction) -> Op:
     return pure_op(instruction.root, instruction.modifiers, len(instruction.operands) - 1)
 
 
-def evaluate(opcode: str, *sources: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
+def evaluate(opcode: str, *sources: np.ndarray) -> Any:
     """Apply one opcode to arrays of its sources (any dtype of the right width); one array, or one a result."""
     root, *modifiers = opcode.split(".")
     op = pure_op(root, tuple(modifiers), len(sources))
