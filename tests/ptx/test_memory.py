@@ -78,6 +78,13 @@ def test_wrong_global_accesses(body: str, message: str) -> None:
         run(body, given=INPUT)
 
 
+def test_an_access_that_begins_inside_and_ends_outside() -> None:
+    body = "ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd0+240]; ret;"
+    run(body, given=INPUT)
+    with pytest.raises(MemoryAccessError, match=r"reads 16 bytes out of bounds .* byte 240 of input, which has 252"):
+        run(body, given=INPUT[:63])
+
+
 def test_a_thread_may_read_and_overwrite_its_own_bytes() -> None:
     body = "st.global.b32 [%rd3], %r0; ld.global.b32 %r1, [%rd3]; add.u32 %r1, %r1, 1; st.global.b32 [%rd3], %r1; ret;"
     assert (words(body) == np.arange(1, 33)).all()
