@@ -1,4 +1,4 @@
-"""What only a GPU can show: 10**8 random elements an option through every kernel, and memory and race checks of a run."""
+"""What only a GPU can show: 10**8 random elements an option through every kernel; memory and race checks of a run."""
 
 from __future__ import annotations
 
