@@ -56,7 +56,7 @@ def _counts(write: bool) -> int:
     if write:
         counts.write()
         return 0
-    changes = counts.changes(counts.stored(), counts.table())
+    changes = counts.changes(counts.stored()["kernels"], counts.table()["kernels"])
     print("\n".join(changes) or "as in the table")
     return 1 if changes else 0
 

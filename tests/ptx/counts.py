@@ -63,15 +63,24 @@ def deepseek_v4(fmt: str, tokens: int) -> cases.Case:
     )
 
 
+def entries(backend: str, target: str) -> dict[str, Any]:
+    """Counts of the kernels that DeepSeek-V4's shapes launch with one backend on one target, by format and length."""
+    kernels = {}
+    for fmt in cases.FORMATS:
+        for tokens in (SHORT, LONG):
+            program = launched(backend, deepseek_v4(fmt, tokens), target)
+            kernels[f"{backend} {target} {fmt} T={tokens}"] = count(parse(program.ptx).kernel())
+    return kernels
+
+
 def table() -> dict[str, Any]:
-    """Counts of every kernel that DeepSeek-V4's shapes launch, by backend, format, target and length."""
-    kernels: dict[str, Any] = {}
-    for backend in (CUTE, TRITON):
-        for fmt in cases.FORMATS:
-            for target in TARGETS:
-                for tokens in (SHORT, LONG):
-                    program = launched(backend, deepseek_v4(fmt, tokens), target)
-                    kernels[f"{backend} {fmt} {target} T={tokens}"] = count(parse(program.ptx).kernel())
+    """The whole table, with the versions of the compilers that emitted the code."""
+    kernels = {
+        name: kernel
+        for backend in (CUTE, TRITON)
+        for target in TARGETS
+        for name, kernel in entries(backend, target).items()
+    }
     return {"compilers": versions(), "kernels": kernels}
 
 
@@ -82,10 +91,10 @@ def stored() -> dict[str, Any]:
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Lines that say which count of which kernel changed."""
+    """Lines that say which count of which kernel changed; both arguments map a kernel's name to its counts."""
     lines = []
-    for name in sorted(old["kernels"].keys() | new["kernels"].keys()):
-        before, after = old["kernels"].get(name), new["kernels"].get(name)
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
         if before is None or after is None:
             lines.append(f"{name}: {'new' if before is None else 'gone'}")
             continue
