@@ -18,6 +18,7 @@ from .errors import ExecutionError, PtxError
 from .instructions.warp import membermask
 from .memory import WARP, Memory, Region
 from .scalars import SCALARS, STORAGE
+from .special import special_registers
 from .syntax import (
     Float,
     Instruction,
@@ -81,26 +82,11 @@ class Machine:
     def _place_threads(self) -> None:
         count = int(np.prod(self.block))
         self.block_lanes = -(-count // WARP) * WARP
-        blocks = int(np.prod(self.grid))
-        self.lanes = blocks * self.block_lanes
+        self.lanes = int(np.prod(self.grid)) * self.block_lanes
         lane = np.arange(self.lanes)
         self.block_of = lane // self.block_lanes
-        inside = lane % self.block_lanes
-        self.everyone = np.flatnonzero(inside < count)
-        self._special = {"%laneid": lane % WARP, "%warpid": inside // WARP}
-        self._special["%nwarpid"] = np.full(self.lanes, self.block_lanes // WARP)
-        for name, index, extent in (("tid", inside, self.block), ("ctaid", self.block_of, self.grid)):
-            self._special[f"%{name}.x"] = index % extent[0]
-            self._special[f"%{name}.y"] = index // extent[0] % extent[1]
-            self._special[f"%{name}.z"] = index // (extent[0] * extent[1])
-            for axis, size in zip("xyz", extent, strict=True):
-                self._special[f"%n{name}.{axis}"] = np.full(self.lanes, size)
-        own = np.uint64(1) << (lane % WARP).astype(np.uint64)
-        below = own - np.uint64(1)
-        full = np.uint64(0xFFFFFFFF)
-        masks = {"eq": own, "lt": below, "le": below | own, "gt": full & ~(below | own), "ge": full & ~below}
-        self._special.update({f"%lanemask_{relation}": mask for relation, mask in masks.items()})
-        self._special = {name: value.astype(np.uint32) for name, value in self._special.items()}
+        self.everyone = np.flatnonzero(lane % self.block_lanes < count)
+        self._special = special_registers(self.grid, self.block, self.block_lanes)
 
     def _place_variables(self, dynamic_shared: int) -> None:
         """Give each variable an address: a read-only region for .global and .const, an offset for .shared."""

@@ -8,6 +8,7 @@ import pytest
 from tests.ptx.errors import ExecutionError, PtxSyntaxError, UnknownInstructionError
 from tests.ptx.parse import parse
 from tests.ptx.programs import run, source, words
+from tests.ptx.special import special_registers
 
 STORE = "st.global.u32 [%rd3], %r9; ret;"
 
@@ -90,6 +91,20 @@ def test_grid_and_block_registers() -> None:
     )
     thread = np.arange(48 * 3)
     assert (got == (3 << 24 | thread // 48 << 16 | thread % 48 % 32 << 8 | 48)).all()
+
+
+def test_special_registers() -> None:
+    values = special_registers((2, 3, 1), (4, 2, 5), 64)
+    assert len(values["%tid.x"]) == 6 * 64
+    lane = 4 * 64 + 29  # block 4 of 2 x 3, thread 29 of 4 x 2 x 5
+    got = {name: int(value[lane]) for name, value in values.items()}
+    assert [got[f"%tid.{axis}"] for axis in "xyz"] == [1, 1, 3]
+    assert [got[f"%ctaid.{axis}"] for axis in "xyz"] == [0, 2, 0]
+    assert [got[f"%ntid.{axis}"] for axis in "xyz"] == [4, 2, 5]
+    assert [got[f"%nctaid.{axis}"] for axis in "xyz"] == [2, 3, 1]
+    assert (got["%laneid"], got["%warpid"], got["%nwarpid"]) == (29, 0, 2)
+    masks = {name: got[f"%lanemask_{name}"] for name in ("eq", "lt", "le", "gt", "ge")}
+    assert masks == {"eq": 1 << 29, "lt": 2**29 - 1, "le": 2**30 - 1, "gt": 0xC0000000, "ge": 0xE0000000}
 
 
 SHUFFLES = {
