@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -137,6 +138,61 @@ def test_warmup_passes_the_model_on(run, monkeypatch):
     assert calls == [((8, 128, 64, ("fp8",)), {"spec": specs.DEEPSEEK_V3_2, "arch": "sm_100a", "progress": True})]
     assert "3 kernels" in result.stdout
     assert callable(_warmup.warmup)
+
+
+@pytest.fixture
+def source(make_inputs, tmp_path):
+    inputs = make_inputs(**SHARD_OF_V4)
+    path = tmp_path / "in.safetensors"
+    dumps.write(path, {name: getattr(inputs, name) for name in dumps.INPUTS}, {})
+    return path
+
+
+def test_quantize_never_overwrites_its_input(run, source):
+    before = source.read_bytes()
+    for target in (source, source.parent / "." / "in.safetensors"):
+        result = run("quantize", source, target, "--format", "fp8")
+        assert result.exit_code == 2
+        assert "it is the input file" in result.stderr
+    assert source.read_bytes() == before
+
+
+def test_a_path_is_printed_as_it_is(run, source, tmp_path):
+    for name in ("a[red].safetensors", "b[/red].safetensors"):
+        target = tmp_path / name
+        target.parent.mkdir(exist_ok=True)
+        result = run("quantize", source, target, "--format", "fp8")
+        assert result.exit_code == 0, result.output
+        assert f"Written to {target}\n" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["quantize", "demo"])
+def test_a_backend_that_is_not_there_exits_with_1(source, tmp_path, command):
+    arguments = {"quantize": ["quantize", str(source), str(tmp_path / "out"), "--format", "fp8"], "demo": ["demo"]}
+    script = [sys.executable, "-m", "iq_ops", *arguments[command]]
+    environment = {**os.environ, "IQ_OPS_BACKEND": "Triton "}
+    done = subprocess.run(script, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "backend 'Triton ' is not known; known are" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_prints_where_the_terminal_knows_ascii_alone():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "160"}
+    environment = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    environment[b"XDG_CACHE_HOME"] = b"/nowhere/\xff"  # no UTF-8 either
+    done = subprocess.run([sys.executable, "-m", "iq_ops", "doctor"], capture_output=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"/nowhere/\\udcff" in done.stdout
+
+
+def test_doctor_json_stands_alone_on_stdout(run, monkeypatch):
+    from iq_ops import doctor
+
+    monkeypatch.setattr(doctor, "_driver", lambda: print("a banner"))
+    result = run("doctor", "--json")
+    assert json.loads(result.stdout)["problems"] is not None
+    assert "a banner" in result.stderr
 
 
 def test_a_failed_warmup_exits_with_1(run, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -95,6 +97,47 @@ def test_missing_foreign_and_truncated_files(make_dump, save, tmp_path):
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(dumps.DumpError, match="truncated"):
         dumps.read(path)
+
+
+def test_a_shape_past_64_bits_is_a_damaged_file(tmp_path):
+    path = tmp_path / "wide.safetensors"
+    header = b'{"q":{"dtype":"BF16","shape":[9223372036854775808,0],"data_offsets":[0,0]}}'
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(dumps.DumpError, match="no safetensors file, or damaged"):
+        dumps.read(path)
+
+
+def test_a_name_that_is_too_long_is_no_file(tmp_path):
+    path = tmp_path / ("x" * 300)
+    with pytest.raises(dumps.DumpError, match="no such file"):
+        dumps.read(path)
+    with pytest.raises(dumps.DumpError, match="cannot be written"):
+        dumps.write(path, {"x": torch.zeros(1)}, {})
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_regular_file_stays_as_it_is(tmp_path, make):
+    path = tmp_path / "out.safetensors"
+    make(path)
+    before = path.stat()
+    with pytest.raises(dumps.DumpError, match="cannot be written: it is there already, and no regular file"):
+        dumps.write(path, {"x": torch.zeros(1)}, {})
+    assert (path.stat().st_ino, path.stat().st_mode) == (before.st_ino, before.st_mode)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_a_file_is_unwritable(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(dumps.DumpError, match="cannot be written"):
+        dumps.write(tmp_path / "file" / "out.safetensors", {"x": torch.zeros(1)}, {})
+
+
+def test_a_link_is_followed(tmp_path):
+    link, target = tmp_path / "link.safetensors", tmp_path / "target.safetensors"
+    link.symlink_to(target)
+    dumps.write(link, {"x": torch.zeros(1)}, {})
+    assert link.is_symlink()
+    assert dumps.read(target).tensors["x"].tolist() == [0.0]
 
 
 def test_an_unwritable_place_leaves_nothing(tmp_path):

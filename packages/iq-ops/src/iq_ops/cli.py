@@ -6,7 +6,10 @@ Exit codes: 0 done, 1 a dump that does not follow the contract or a command that
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -76,6 +79,9 @@ _HeadScale = Annotated[float | None, typer.Option(help="Overrides the file's met
 def main() -> None:
     """Run the command line; the entry point of the `iq-ops` script."""
     warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a mark or a path that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     app()
 
 
@@ -99,7 +105,8 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
     """Tell what is installed, which backends are usable and why not, and what a call would take. Never fails."""
     from . import doctor as doctor_module
 
-    found = doctor_module.report()
+    with contextlib.redirect_stdout(sys.stderr):  # a backend that prints as it is imported would spoil the JSON
+        found = doctor_module.report()
     if as_json:
         typer.echo(json.dumps(found, indent=2, default=str))
         return
@@ -115,7 +122,7 @@ def demo(plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Dra
     from . import demo as demo_module
 
     console = Console()
-    with _failing_with(1, demo_plot.PlotUnavailableError):
+    with _failing_with(1, RuntimeError, ValueError):
         if plot is not None:
             demo_plot.require()
         with console.status("Quantizing and ranking …"):
@@ -124,7 +131,7 @@ def demo(plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Dra
     if plot is not None:
         with _failing_with(2, OSError):
             demo_plot.draw(result, plot)
-        console.print(f"Drawn in {plot}", highlight=False)
+        console.print(f"Drawn in {plot}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -143,16 +150,20 @@ def quantize(
     from . import dumps
     from . import quantize as quantize_module
 
+    if os.path.realpath(source) == os.path.realpath(target):
+        raise typer.BadParameter(
+            "it is the input file, which would be lost: name another", param_hint="OUT.safetensors"
+        )
     chosen = specs.MODELS[model]
     with _failing_with(2, dumps.DumpError):
         inputs = dumps.read_inputs(dumps.read(source), softmax_scale, head_scale, chosen.num_heads)
         dumps.check_model(source, inputs, model)
-        with _progress() as step:
+        with _failing_with(1, RuntimeError, ValueError), _progress() as step:
             tensors = quantize_module.quantize(
                 inputs, fmt.value, chosen.spec, lambda done, total: step("Quantizing", done, total)
             )
         dumps.write(target, tensors, dumps.metadata_of(fmt.value, inputs, chosen.spec))
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     for name, tensor in tensors.items():
         console.print(f"{name:12} {tuple(tensor.shape)!s:18} {str(tensor.dtype).removeprefix('torch.')}")
     console.print(f"Written to {target}", soft_wrap=True)

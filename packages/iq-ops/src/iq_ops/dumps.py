@@ -7,6 +7,8 @@ and `weights_out`. Metadata (strings, each optional): `weights_softmax_scale`, `
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,13 +75,21 @@ def read(path: Path) -> File:
     """Read a whole safetensors file; DumpError if it is missing, truncated or something else."""
     import safetensors
 
-    if not path.is_file():
-        raise DumpError(f"{path}: no such file" + (" (a folder)." if path.is_dir() else "."))
+    if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
+        raise DumpError(f"{path}: no such file" + (" (a folder)." if os.path.isdir(path) else "."))
     try:
         with safetensors.safe_open(path, framework="pt") as handle:
             names = list(handle.keys())
             return File(path, {name: handle.get_tensor(name) for name in names}, handle.metadata() or {})
-    except (safetensors.SafetensorError, OSError, ValueError, KeyError, AttributeError) as error:
+    except (
+        safetensors.SafetensorError,
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
         size = path.stat().st_size
         if "not fully covered" in str(error) or "incomplete" in str(error).lower():
             why = f"truncated: its header promises more than its {size:,} bytes hold"
@@ -118,15 +128,22 @@ def read_dump(file: File, inputs: Inputs) -> Dump:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file through a temporary one, so that no reader sees half of it. DumpError if it cannot."""
+    """Write a safetensors file through a temporary one, so that no reader sees half of it. DumpError if it cannot.
+
+    A link is followed. A folder, a device or a pipe is refused: the temporary file would take its place.
+    """
     import safetensors.torch
 
-    temporary = path.with_name(path.name + ".part")
+    target = Path(os.path.realpath(path))
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise DumpError(f"{path}: cannot be written: it is there already, and no regular file.")
+    temporary = target.with_name(target.name + ".part")
     try:
         safetensors.torch.save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, dict(metadata))
-        temporary.replace(path)
+        temporary.replace(target)
     except (safetensors.SafetensorError, OSError) as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise DumpError(f"{path}: cannot be written: {error}") from error
 
 
