@@ -87,8 +87,8 @@ def planting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     planted: list[PlantedEntryPoint] = []
     real = importlib.metadata.entry_points
 
-    def entry_points(*, group: str) -> Any:
-        return list(planted) if group == _abi.ENTRY_POINT_GROUP else real(group=group)
+    def entry_points(**selected: str) -> Any:
+        return list(planted) if selected.get("group") == _abi.ENTRY_POINT_GROUP else real(**selected)
 
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
     monkeypatch.delenv("IQ_OPS_BACKEND", raising=False)

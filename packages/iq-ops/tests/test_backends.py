@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
 import pytest
 
 import cases
@@ -129,6 +131,52 @@ def test_an_exploding_provider_is_reported_and_takes_no_other_down(plant, fake_p
     assert "OSError: libcutlass.so" in iq_ops.explain(*cases.random_case(1).positional).reasons["cute"]
     with pytest.raises(iq_ops.BackendUnavailableError, match=r"OSError: libcutlass\.so"):
         call(backend="cute")
+
+
+def leave():
+    raise SystemExit(3)
+
+
+class WithoutCompileError:
+    """A provider of an older kind, which lacks a member."""
+
+    def __init__(self, provider):
+        for name in ("describe", "why_not", "load", "warmup_jobs", "compile_count", "environment"):
+            setattr(self, name, getattr(provider, name))
+
+
+def unnamed(fake_provider):
+    provider = fake_provider("cute")
+    provider.name = ["cute"]
+    return provider
+
+
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [
+        (lambda make: leave(), "SystemExit: 3"),
+        (lambda make: WithoutCompileError(make("cute")), "has no CompileError"),
+        (unnamed, "which are strings"),
+    ],
+)
+def test_whatever_a_provider_is_the_others_run(plant, fake_provider, prefer_kernels, load, reason):
+    healthy = fake_provider("triton")
+    plant(healthy, cute=lambda: load(fake_provider))
+    with pytest.warns(RuntimeWarning, match="backend 'cute' is not used"):
+        call()
+    assert healthy.calls == ["indexer_q_fp8"]
+    assert state_of("cute").state == "broken"
+    assert reason in state_of("cute").reason
+
+
+def test_entry_points_that_cannot_be_read_leave_the_reference(monkeypatch):
+    def damaged(*, group):
+        raise ValueError("no = in entry_points.txt")
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", damaged)
+    with pytest.warns(RuntimeWarning, match="entry points cannot be read"):
+        call()
+    assert [backend.name for backend in iq_ops.backends() if backend.usable] == ["reference"]
 
 
 def test_a_why_not_or_load_that_raises_passes_the_call_on(plant, fake_provider, prefer_kernels):

@@ -62,6 +62,9 @@ def forced_by_environment() -> str | None:
     return os.environ.get("IQ_OPS_BACKEND") or None
 
 
+# What `_abi.py` has providers hold beside `describe`.
+_PROVIDER_MEMBERS = ("why_not", "load", "warmup_jobs", "compile_count", "environment", "CompileError")
+
 Attempt = Callable[[Backend, Callable[..., None], Sequence[str]], None]
 
 _lock = threading.Lock()
@@ -176,7 +179,12 @@ def _discover() -> tuple[Backend, ...]:
     import importlib.metadata
 
     found = {"reference": _admit("reference", lambda: _reference_provider)}
-    for entry in importlib.metadata.entry_points(group=_abi.ENTRY_POINT_GROUP):
+    try:
+        entries = list(importlib.metadata.entry_points(group=_abi.ENTRY_POINT_GROUP))
+    except Exception as error:  # the metadata of any installed distribution can be damaged
+        entries = []
+        warn_once(f"iq_ops: entry points cannot be read, so that only the reference is there: {error!r}")
+    for entry in entries:
         backend = _admit(entry.name, entry.load)
         if backend.name in found:
             warn_once(
@@ -199,9 +207,15 @@ def _admit(entry_name: str, load: Callable[[], Any]) -> Backend:
     try:
         provider = load()
         description = provider.describe()
-        fields = (description.backend, description.distribution, description.version, int(description.preference))
+        names = (description.backend, description.distribution, description.version)
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(f"describe() gives {names} as backend, distribution and version, which are strings")
+        fields = (*names, int(description.preference))
         abi = {str(op): int(version) for op, version in description.abi.items()}
-    except Exception as error:
+        missing = [name for name in _PROVIDER_MEMBERS if not callable(getattr(provider, name, None))]
+        if missing:
+            raise AttributeError(f"the provider has no {', '.join(missing)}")
+    except (Exception, SystemExit) as error:
         reason = f"{distribution} raised {type(error).__name__}: {error}. Remedy: reinstall or remove it."
         return Backend(entry_name, distribution, None, 0, {}, "broken", reason)
     reason = _skew(fields[1], fields[2], abi)
@@ -232,7 +246,7 @@ def _why_not(backend: Backend, request: _abi.Request) -> str | None:
         return failure
     try:
         answer = backend.provider.why_not(request)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"its why_not raised {type(error).__name__}: {error}"
         warn_once(f"iq_ops: backend {backend.name!r} is passed over: {reason}")
         return reason
@@ -242,7 +256,7 @@ def _why_not(backend: Backend, request: _abi.Request) -> str | None:
 def _load(backend: Backend, op: str) -> tuple[Callable[..., None], None] | tuple[None, str]:
     try:
         return backend.provider.load(op), None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"loading {op} raised {type(error).__name__}: {error}"
         warn_once(f"iq_ops: backend {backend.name!r} is passed over: {reason}")
         return None, reason
