@@ -50,13 +50,38 @@ def request_of(
 def check(op: _abi.Op, tensors: Mapping[str, Any], names: Mapping[str, str] | None = None) -> None:
     """Raise TypeError or ValueError, under the caller's `names`, where the tensors do not fit the operation.
 
-    Beyond `_checks.check_call`: no input may require grad while grad is recorded, and no output may share memory.
+    Beyond `_checks.check_call`: tensors are strided, no input may require grad while grad is recorded, and no output
+    may share memory.
     """
     names = names or {}
+    check_strided(op, tensors, names)
     _checks.check_call(op, tensors, names)
     check_grad(op, tensors, names)
     if all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors.values()):  # others may have no memory
-        check_overlap(op, {name: (tensor.data_ptr(), extent(tensor)) for name, tensor in tensors.items()}, names)
+        spans = {name: (address_of(tensor, names.get(name, name)), extent(tensor)) for name, tensor in tensors.items()}
+        check_overlap(op, spans, names)
+
+
+def check_strided(op: _abi.Op, tensors: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Raise ValueError for the first tensor that is sparse, nested or otherwise without strides."""
+    for spec in op.tensors:
+        tensor = tensors.get(spec.name)
+        if isinstance(tensor, Tensor) and (tensor.layout is not torch.strided or tensor.is_nested):
+            actual = "a nested tensor" if tensor.is_nested else f"layout {tensor.layout}"
+            name = names.get(spec.name, spec.name)
+            raise ValueError(
+                _checks.describe_mismatch(name, "a dense tensor", actual, f"pass {name} as an ordinary tensor.")
+            )
+
+
+def address_of(tensor: Tensor, name: str) -> int:
+    """Return the address of a tensor's first element; ValueError for a wrapper that has none."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError as error:
+        actual = "a wrapper without memory, as torch.func.vmap makes"
+        remedy = "call it outside the transform, with the tokens of all batches in one T."
+        raise ValueError(_checks.describe_mismatch(name, "a tensor with memory", actual, remedy)) from error
 
 
 def check_grad(op: _abi.Op, tensors: Mapping[str, Any], names: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ head weights, or in MXFP4 (E2M1 with e8m0 block scales, OCP Microscaling Formats
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -90,7 +91,8 @@ def fused_indexer_q_rope_quant(
         return (q_packed, q_scale), weights_out
     except (TypeError, ValueError, AttributeError, RuntimeError):
         tensors = _inputs(positions, index_q, index_q_cos_sin_cache, index_weights)
-        error = _public_error(_op(use_fp4), tensors, spec)
+        scales = _scales(index_weights_softmax_scale, index_weights_head_scale)
+        error = _public_error(_op(use_fp4), tensors, scales, spec, backend)
         if error is not None:
             raise error from None
         raise
@@ -152,7 +154,8 @@ def fused_indexer_q_rope_quant_out(
     except (TypeError, ValueError, AttributeError, RuntimeError):
         tensors = _inputs(positions, index_q, index_q_cos_sin_cache, index_weights)
         outputs = {"q_packed": q_out, "q_scale": q_scale_out} if use_fp4 else {"q_fp8": q_out}
-        error = _public_error(_op(use_fp4), {**tensors, **outputs, "weights_out": weights_out}, spec)
+        scales = _scales(index_weights_softmax_scale, index_weights_head_scale)
+        error = _public_error(_op(use_fp4), {**tensors, **outputs, "weights_out": weights_out}, scales, spec, backend)
         if error is not None:
             raise error from None
         raise
@@ -166,17 +169,40 @@ def _inputs(positions: Tensor, q: Tensor, cos_sin_cache: Tensor, weights: Tensor
     return {"positions": positions, "q": q, "cos_sin_cache": cos_sin_cache, "weights": weights}
 
 
-def _public_error(op: str, tensors: dict[str, Any], spec: IndexerQSpec) -> Exception | None:
+def _scales(softmax_scale: Any, head_scale: Any) -> dict[str, Any]:
+    return {"index_weights_softmax_scale": softmax_scale, "index_weights_head_scale": head_scale}
+
+
+def _public_error(
+    op: str, tensors: Mapping[str, Any], scales: Mapping[str, Any], spec: Any, backend: Any
+) -> Exception | None:
     """Make the error that speaks of this module's arguments; None where they are all as they should be."""
     try:
         _requests.check(_abi.OPS[op], tensors, PUBLIC_NAMES)
+        for name, scale in scales.items():
+            if not _is_number(scale):
+                raise TypeError(
+                    _checks.describe_mismatch(name, "a Python float", repr(scale), "pass a number that float() takes.")
+                )
         if not isinstance(spec, IndexerQSpec):
             raise TypeError(
                 _checks.describe_mismatch("spec", "an IndexerQSpec", repr(spec), "pass one of iq_ops.specs.")
             )
+        if not isinstance(backend, str | None):
+            raise TypeError(
+                _checks.describe_mismatch("backend", "a backend's name or None", repr(backend), "pass its name.")
+            )
     except (TypeError, ValueError) as error:
         return error
     return None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
+    return not isinstance(value, str | bytes)
 
 
 def _unknown_weights_out_dtype(dtype: object) -> TypeError:

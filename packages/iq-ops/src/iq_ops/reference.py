@@ -49,18 +49,19 @@ def indexer_q_fp8(
     }  # fmt: skip
     _checks.check_options(rope_style, rope_at, hadamard)
     _checks.check_call(_abi.OPS["indexer_q_fp8"], tensors)
-    combined = weights_softmax_scale * weights_head_scale
-    for rows in _chunks(q):
-        padding, values = _rows(positions[rows], q[rows], cos_sin_cache, rope_style, rope_at, hadamard)
-        amax_bits = _amax_bits(values)
-        poisoned = amax_bits >= BF16_INF_BITS
-        exponent = _scale_exponent(amax_bits, FP8_FLOOR, FP8_RECIPROCAL)
-        codes = encode_e4m3(_widen(values) * _power_of_two(254 - exponent)[..., None])
-        codes.masked_fill_(poisoned[..., None], FP8_NAN).masked_fill_(padding[:, None, None], 0)
-        q_fp8[rows] = codes
-        scaled = _combined_weights(weights[rows], combined) * _power_of_two(exponent)
-        scaled.masked_fill_(poisoned, torch.nan).masked_fill_(padding[:, None], 0.0)
-        weights_out[rows] = scaled.to(weights_out.dtype)
+    combined = float(weights_softmax_scale) * float(weights_head_scale)  # a NumPy float32 would make it binary32
+    with _writing(q_fp8, weights_out):
+        for rows in _chunks(q):
+            padding, values = _rows(positions[rows], q[rows], cos_sin_cache, rope_style, rope_at, hadamard)
+            amax_bits = _amax_bits(values)
+            poisoned = amax_bits >= BF16_INF_BITS
+            exponent = _scale_exponent(amax_bits, FP8_FLOOR, FP8_RECIPROCAL)
+            codes = encode_e4m3(_widen(values) * _power_of_two(254 - exponent)[..., None])
+            codes.masked_fill_(poisoned[..., None], FP8_NAN).masked_fill_(padding[:, None, None], 0)
+            q_fp8[rows] = codes
+            scaled = _combined_weights(weights[rows], combined) * _power_of_two(exponent)
+            scaled.masked_fill_(poisoned, torch.nan).masked_fill_(padding[:, None], 0.0)
+            weights_out[rows] = scaled.to(weights_out.dtype)
 
 
 def indexer_q_mxfp4(
@@ -89,21 +90,22 @@ def indexer_q_mxfp4(
     }  # fmt: skip
     _checks.check_options(rope_style, rope_at, hadamard)
     _checks.check_call(_abi.OPS["indexer_q_mxfp4"], tensors)
-    combined = weights_softmax_scale * weights_head_scale
-    for rows in _chunks(q):
-        padding, values = _rows(positions[rows], q[rows], cos_sin_cache, rope_style, rope_at, hadamard)
-        blocks = values.unflatten(-1, (-1, _abi.MX_BLOCK))
-        amax_bits = _amax_bits(blocks)
-        poisoned = amax_bits >= BF16_INF_BITS
-        exponent = _scale_exponent(amax_bits, MXFP4_FLOOR, MXFP4_RECIPROCAL)
-        codes = encode_e2m1(_widen(blocks) * _power_of_two(254 - exponent)[..., None])
-        codes.masked_fill_(poisoned[..., None], 0).masked_fill_(padding[:, None, None, None], 0)
-        codes = codes.flatten(-2)
-        q_packed[rows] = codes[..., 0::2] | codes[..., 1::2] << 4
-        scale = exponent.to(torch.uint8).masked_fill_(poisoned, E8M0_NAN).masked_fill_(padding[:, None, None], 0)
-        q_scale[rows] = scale
-        scaled = _combined_weights(weights[rows], combined).masked_fill_(padding[:, None], 0.0)
-        weights_out[rows] = scaled.to(weights_out.dtype)
+    combined = float(weights_softmax_scale) * float(weights_head_scale)  # a NumPy float32 would make it binary32
+    with _writing(q_packed, q_scale, weights_out):
+        for rows in _chunks(q):
+            padding, values = _rows(positions[rows], q[rows], cos_sin_cache, rope_style, rope_at, hadamard)
+            blocks = values.unflatten(-1, (-1, _abi.MX_BLOCK))
+            amax_bits = _amax_bits(blocks)
+            poisoned = amax_bits >= BF16_INF_BITS
+            exponent = _scale_exponent(amax_bits, MXFP4_FLOOR, MXFP4_RECIPROCAL)
+            codes = encode_e2m1(_widen(blocks) * _power_of_two(254 - exponent)[..., None])
+            codes.masked_fill_(poisoned[..., None], 0).masked_fill_(padding[:, None, None, None], 0)
+            codes = codes.flatten(-2)
+            q_packed[rows] = codes[..., 0::2] | codes[..., 1::2] << 4
+            scale = exponent.to(torch.uint8).masked_fill_(poisoned, E8M0_NAN).masked_fill_(padding[:, None, None], 0)
+            q_scale[rows] = scale
+            scaled = _combined_weights(weights[rows], combined).masked_fill_(padding[:, None], 0.0)
+            weights_out[rows] = scaled.to(weights_out.dtype)
 
 
 def encode_e4m3(values: Tensor) -> Tensor:
@@ -132,6 +134,11 @@ def encode_e2m1(values: Tensor) -> Tensor:
     code += magnitude >= 3.5
     code += magnitude > 5.0
     return code | torch.signbit(values).to(torch.uint8) << 3
+
+
+def _writing(*outputs: Tensor) -> torch.inference_mode:
+    """Inference mode where an output was made in it: PyTorch lets nobody else write there, though a kernel can."""
+    return torch.inference_mode(torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in outputs))
 
 
 def _chunks(q: Tensor) -> list[slice]:
