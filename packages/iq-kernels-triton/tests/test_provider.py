@@ -128,6 +128,20 @@ def test_a_workload_on_the_cpu_has_nothing_to_compile():
     assert provider.warmup_jobs(replace(WORKLOAD, target="cpu")) == []
 
 
+@pytest.mark.parametrize("target", ["sm_70", "sm_banana", "sm_", "gfx1100", "", "SM_90"])
+def test_a_target_that_is_refused_has_nothing_to_compile(target):
+    assert provider.why_not(request(target)) is not None
+    assert provider.warmup_jobs(replace(WORKLOAD, target=target, device_index=None)) == []
+
+
+@pytest.mark.parametrize(("target", "plain"), [("sm_90a", "sm_90"), ("sm_100a", "sm_100"), ("sm_120f", "sm_120")])
+def test_an_arch_specific_target_compiles_what_its_device_runs(target, plain):
+    assert provider.why_not(request(target)) is None
+    for name in (target, plain):
+        assert len(provider.warmup_jobs(replace(WORKLOAD, target=name, device_index=None))) == 5
+    assert compiling.gpu_target(target) == compiling.gpu_target(plain)
+
+
 def test_a_failing_compiler_raises_compile_error_with_its_message(monkeypatch):
     def broken(*args, **kwargs):
         raise OSError("ptxas is missing")

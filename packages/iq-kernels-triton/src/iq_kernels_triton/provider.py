@@ -71,9 +71,11 @@ def load(op: str) -> Callable[..., None]:
 
 
 def warmup_jobs(workload: _abi.Workload) -> list[tuple[str, Callable[[], None]]]:
-    """Return (label, job) pairs: each compiles one variant if it is not compiled; together they serve every T."""
-    compiling = _compiling()
-    if compiling.INTERPRETED or workload.target == "cpu":
+    """Return (label, job) pairs: each compiles one variant if it is not compiled; together they serve every T.
+
+    None for a target that `why_not` refuses.
+    """
+    if workload.target == "cpu" or _why_not_target(workload.target) or _compiling().INTERPRETED:
         return []
     return [
         (variant.label, functools.partial(_warm, variant, workload.device_index))

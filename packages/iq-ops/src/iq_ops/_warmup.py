@@ -92,7 +92,7 @@ def _compile_ahead(workload: _abi.Workload, forced: str | None) -> None:
             compile_one()
         if jobs:
             return
-        reasons.append(f"{backend.name}: {backend.reason or 'it compiles only for a device that is here'}")
+        reasons.append(f"{backend.name}: {backend.reason or f'it has no kernel to compile for {workload.target}'}")
     raise _backends.BackendUnavailableError(
         f"no backend compiles {workload.op} for {workload.target} ahead: {'; '.join(reasons) or forced}"
     )

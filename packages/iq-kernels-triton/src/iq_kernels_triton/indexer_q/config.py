@@ -118,8 +118,9 @@ def programs_per_token(variant: Variant, num_heads: int) -> int:
 
 
 def cuda_capability(target: str) -> int:
-    """90 for "sm_90"; 0 for a target that is not CUDA."""
-    return int(target.removeprefix("sm_")) if target.startswith("sm_") else 0
+    """90 for "sm_90" and for "sm_90a"; 0 for a target that is not CUDA."""
+    digits = target.removeprefix("sm_").rstrip("af")
+    return int(digits) if target.startswith("sm_") and digits.isdecimal() else 0
 
 
 def warp_size(target: str) -> int:
