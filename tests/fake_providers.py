@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from iq_ops import _abi, _backends, _library, reference
+from iq_ops import _abi, _backends, _library, _requests, reference
 
 
 class PlantedEntryPoint:
@@ -111,3 +112,14 @@ def planting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 def providing() -> type[FakeProvider]:
     """The class, for tests to make providers of."""
     return FakeProvider
+
+
+@pytest.fixture(name="prefer_kernels")
+def preferring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the CPU stand in for a GPU, where the reference is not the natural choice."""
+    real = _requests.request_of
+
+    def on_a_gpu(*arguments: Any) -> _abi.Request:
+        return replace(real(*arguments), device_type="cuda", device_index=0, target="sm_90")
+
+    monkeypatch.setattr(_requests, "request_of", on_a_gpu)

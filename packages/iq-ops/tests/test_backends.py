@@ -8,22 +8,7 @@ import pytest
 
 import cases
 import iq_ops
-from fake_providers import planting, providing  # noqa: F401 - fixtures
-from iq_ops import _abi
-
-
-@pytest.fixture
-def prefer_kernels(monkeypatch):
-    """Let the CPU stand in for a GPU, where the reference is not the natural choice."""
-    from iq_ops import _requests
-
-    real = _requests.request_of
-
-    def on_a_gpu(op, tensors, device, *options):
-        request = real(op, tensors, device, *options)
-        return _abi.Request(**{**request.__dict__, "device_type": "cuda", "device_index": 0, "target": "sm_90"})
-
-    monkeypatch.setattr(_requests, "request_of", on_a_gpu)
+from fake_providers import planting, preferring, providing  # noqa: F401 - fixtures
 
 
 def call(case=None, **options):
@@ -270,51 +255,3 @@ def test_signatures_stay_bounded(monkeypatch):
     for tokens in range(1, 12):
         call(cases.random_case(1, tokens=tokens, num_heads=1, head_dim=32, rope_dim=16))
         assert len(_library._signatures) <= 4
-
-
-def test_warmup_warms_the_backend_that_calls_take(plant, fake_provider, prefer_kernels):
-    cute, triton = fake_provider("cute", preference=200), fake_provider("triton")
-    plant(cute, triton)
-    assert iq_ops.warmup(num_heads=8, spec=iq_ops.specs.GLM_5, device="cpu") == 2
-    assert iq_ops.warmup(num_heads=8, spec=iq_ops.specs.GLM_5, device="cpu") == 0
-    assert iq_ops.compile_count() == 2
-    assert triton.warmed == []
-    assert {workload.op for workload in cute.warmed} == set(_abi.OPS)
-    workload = cute.warmed[0]
-    assert (workload.num_heads, workload.head_dim, workload.rope_dim, workload.rope_at) == (8, 128, 64, "head")
-    assert (workload.target, workload.device_index) == ("sm_90", 0)
-
-
-def test_warmup_also_warms_who_takes_odd_views(plant, fake_provider, prefer_kernels):
-    cute, triton = fake_provider("cute", preference=200), fake_provider("triton")
-    cute.why_not = lambda request: "misaligned" if request.tensors["q"].alignment < 16 else None
-    plant(cute, triton)
-    iq_ops.warmup(num_heads=8, formats=("fp8",), device="cpu")
-    assert (len(cute.warmed), len(triton.warmed)) == (1, 1)
-
-
-def test_warmup_for_another_arch_names_it_and_no_device(plant, fake_provider):
-    cute = fake_provider("cute", preference=200)
-    plant(cute)
-    iq_ops.warmup(formats=("mxfp4",), arch="sm_100a")
-    assert [(workload.target, workload.device_index) for workload in cute.warmed] == [("sm_100a", None)]
-
-
-def test_warmup_for_another_arch_without_a_compiler_says_so():
-    with pytest.raises(iq_ops.BackendUnavailableError, match="no backend compiles indexer_q_fp8 for sm_100a ahead"):
-        iq_ops.warmup(arch="sm_100a")
-
-
-def test_warmup_falls_back_where_a_compile_fails_and_raises_where_forced(plant, fake_provider, prefer_kernels):
-    cute, triton = fake_provider("cute", preference=200, compile_error="no memory"), fake_provider("triton")
-    plant(cute, triton)
-    with pytest.warns(RuntimeWarning, match="failed to compile: no memory"):
-        iq_ops.warmup(formats=("fp8",), device="cpu")
-    assert len(triton.warmed) == 1
-    with pytest.raises(cute.CompileError):
-        iq_ops.warmup(formats=("mxfp4",), device="cpu", backend="cute")
-
-
-def test_warmup_refuses_an_unknown_format():
-    with pytest.raises(ValueError, match=r"formats: expected 'fp8' or 'mxfp4', got 'int8'\. Remedy"):
-        iq_ops.warmup(formats=("int8",))
