@@ -135,6 +135,7 @@ def test_tensors_of_another_gpu_than_the_current_one(backend, fmt):
     last = torch.device("cuda", torch.cuda.device_count() - 1)
     with torch.cuda.device(0):
         case = cases.random_case(4, fmt=fmt, tokens=100, num_heads=64, device=last)
+        torch.cuda.synchronize(last)  # a fault before this line is none of the kernels'
         result = quantize(*case.positional, backend=backend)
         torch.cuda.synchronize(last)
         assert torch.cuda.current_device() == 0

@@ -164,7 +164,9 @@ def test_the_tensors_device_is_used_and_the_current_one_is_left_alone():
     with torch.cuda.device(0):
         for index in range(torch.cuda.device_count()):
             case = cases.random_case(8, tokens=64, num_heads=64, device=f"cuda:{index}")
+            torch.cuda.synchronize(index)  # a fault before this line is none of the kernel's
             outputs = cases.run(raw(case), case)
+            torch.cuda.synchronize(index)
             assert torch.cuda.current_device() == 0
             on_first = cases.random_case(8, tokens=64, num_heads=64, device="cuda:0")
             cases.assert_same(
