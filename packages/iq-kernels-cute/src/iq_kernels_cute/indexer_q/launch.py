@@ -125,7 +125,7 @@ def _run(
                     break
                 if q.get_device() == _current_device():
                     kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
-                else:  # the compiled launcher takes the tensors' stream, but launches into the current context
+                else:  # the compiled launcher switches too, in a CUDA runtime of its own; so PyTorch's agrees with it
                     with torch.cuda.device(q.device):
                         kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
                 return
