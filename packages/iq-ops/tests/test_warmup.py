@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import cases
 import iq_ops
 from fake_providers import planting, preferring, providing  # noqa: F401 - fixtures
 from iq_ops import _abi
@@ -50,6 +52,33 @@ def test_warmup_falls_back_where_a_compile_fails_and_raises_where_forced(plant, 
     assert len(triton.warmed) == 1
     with pytest.raises(cute.CompileError):
         iq_ops.warmup(formats=("mxfp4",), device="cpu", backend="cute")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"num_heads": 0}, ValueError, "num_heads: expected at least one head"),
+        ({"head_dim": 96}, ValueError, "head_dim: expected a head dim of 32, 64, 128, 256, got 96"),
+        ({"rope_dim": 24}, ValueError, "rope_dim: expected a rotary dim that is a multiple of 16"),
+        ({"rope_dim": 256}, ValueError, "rope_dim: expected a rotary dim .* to the head dim 128, got 256"),
+        ({"spec": "neox"}, TypeError, "spec: expected an IndexerQSpec, got 'neox'"),
+        ({"positions_dtypes": [torch.float32]}, TypeError, r"positions_dtypes: expected torch\.int32 or"),
+        ({"cache_dtypes": [torch.float16]}, TypeError, r"cache_dtypes: expected torch\.float32 or"),
+        ({"weights_dtypes": [torch.float64]}, TypeError, r"weights_dtypes: expected torch\.bfloat16 or"),
+        ({"weights_out_dtypes": [torch.float16]}, TypeError, r"weights_out_dtypes: expected torch\.float32 or"),
+    ],
+)
+def test_warmup_refuses_what_no_call_can_have(plant, fake_provider, prefer_kernels, changes, error, message):
+    provider = fake_provider("triton")
+    plant(provider)
+    with pytest.raises(error, match=message):
+        iq_ops.warmup(device="cpu", **changes)
+    assert provider.warmed == []
+
+
+def test_explain_refuses_what_is_no_spec():
+    with pytest.raises(TypeError, match="spec: expected an IndexerQSpec, got 'neox'"):
+        iq_ops.explain(*cases.random_case(1).positional, spec="neox")
 
 
 def test_warmup_refuses_an_unknown_format():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import _abi, _backends, _requests
 from .indexer import PUBLIC_NAMES
-from .specs import DEEPSEEK_V4, IndexerQSpec
+from .specs import DEEPSEEK_V4, IndexerQSpec, check_spec
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ def explain(
         "weights": index_weights,
     }
     _requests.check(op, inputs, PUBLIC_NAMES)
+    check_spec(spec)
     facts = {name: _requests.facts_of(tensor) for name, tensor in inputs.items()}
     facts.update(_requests.output_facts(op, facts, str(weights_out_dtype).removeprefix("torch.")))
     request = _requests.request_of(op.name, facts, index_q.device, spec.rope_style, spec.rope_at, spec.hadamard)

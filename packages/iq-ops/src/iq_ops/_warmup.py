@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from . import _abi, _backends, _checks, _requests
-from .specs import DEEPSEEK_V4, IndexerQSpec
+from .specs import DEEPSEEK_V4, IndexerQSpec, check_spec
 
 ODD_ALIGNMENT = 2  # bytes: of a view that begins at an odd element of q
 FORMATS = {"fp8": "indexer_q_fp8", "mxfp4": "indexer_q_mxfp4"}
@@ -37,13 +37,21 @@ def warmup(
     is the backend that such calls take, or the one named. arch: compile for this architecture instead, as "sm_100a",
     into the disk cache, where no such GPU need be. progress: a bar on stderr. A second call compiles nothing.
 
-    Raises ValueError for an unknown format, BackendUnavailableError for a named backend that cannot run the calls, and
-    the provider's CompileError where a backend that was named fails to compile.
+    Raises ValueError or TypeError for what no call can have, BackendUnavailableError for a named backend that cannot run
+    the calls, and the provider's CompileError where a backend that was named fails to compile.
     """
     for fmt in formats:
         if fmt not in FORMATS:
             expected = " or ".join(map(repr, FORMATS))
             raise ValueError(_checks.describe_mismatch("formats", expected, repr(fmt), "pass these names."))
+    check_spec(spec)
+    _checks._check_sizes(
+        {"H": num_heads, "D": head_dim, "R": rope_dim}, {"H": "num_heads", "D": "head_dim", "R": "rope_dim"}
+    )
+    _check_dtypes("positions", positions_dtypes)
+    _check_dtypes("cos_sin_cache", cache_dtypes)
+    _check_dtypes("weights", weights_dtypes)
+    _check_dtypes("weights_out", weights_out_dtypes)
     target = _device(device)
     forced = backend or _backends.forced_by_environment()
     alignments = (_requests.MAX_ALIGNMENT,) if forced else (_requests.MAX_ALIGNMENT, ODD_ALIGNMENT)
@@ -119,6 +127,16 @@ def _probes(
         facts.update(_requests.output_facts(op, facts, weights_out))
         requests.append(_requests.request_of(op.name, facts, device, spec.rope_style, spec.rope_at, spec.hadamard))
     return requests
+
+
+def _check_dtypes(tensor: str, dtypes: Sequence[torch.dtype]) -> None:
+    """Raise TypeError for a dtype that the contract does not give the tensor."""
+    allowed = tuple(getattr(torch, name) for name in _abi.OPS["indexer_q_fp8"].tensor(tensor).dtypes)
+    for dtype in dtypes:
+        if dtype not in allowed:
+            expected, remedy = " or ".join(map(str, allowed)), f"warm the dtypes that {tensor} will have."
+            name = f"{tensor.removeprefix('cos_sin_')}_dtypes"
+            raise TypeError(_checks.describe_mismatch(name, expected, repr(dtype), remedy))
 
 
 def _device(device: torch.device | str | int | None) -> torch.device:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import _abi, _checks, _library, _requests
-from .specs import DEEPSEEK_V4, IndexerQSpec
+from .specs import DEEPSEEK_V4, IndexerQSpec, check_spec
 
 # What this module calls the ABI's tensors, for errors that speak the caller's language.
 PUBLIC_NAMES = {
@@ -184,10 +184,7 @@ def _public_error(
                 raise TypeError(
                     _checks.describe_mismatch(name, "a Python float", repr(scale), "pass a number that float() takes.")
                 )
-        if not isinstance(spec, IndexerQSpec):
-            raise TypeError(
-                _checks.describe_mismatch("spec", "an IndexerQSpec", repr(spec), "pass one of iq_ops.specs.")
-            )
+        check_spec(spec)
         if not isinstance(backend, str | None):
             raise TypeError(
                 _checks.describe_mismatch("backend", "a backend's name or None", repr(backend), "pass its name.")

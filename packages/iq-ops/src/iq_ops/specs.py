@@ -26,6 +26,12 @@ class IndexerQSpec:
         _checks.check_options(self.rope_style, self.rope_at, self.hadamard)
 
 
+def check_spec(spec: object) -> None:
+    """Raise TypeError for what is no IndexerQSpec."""
+    if not isinstance(spec, IndexerQSpec):
+        raise TypeError(_checks.describe_mismatch("spec", "an IndexerQSpec", repr(spec), "pass one of iq_ops.specs."))
+
+
 DEEPSEEK_V4 = IndexerQSpec("interleaved", "tail")
 DEEPSEEK_V4_HADAMARD = IndexerQSpec("interleaved", "tail", hadamard=True)
 DEEPSEEK_V4_1 = IndexerQSpec("interleaved", "tail")
