@@ -37,8 +37,8 @@ def warmup(
     is the backend that such calls take, or the one named. arch: compile for this architecture instead, as "sm_100a",
     into the disk cache, where no such GPU need be. progress: a bar on stderr. A second call compiles nothing.
 
-    Raises ValueError or TypeError for what no call can have, BackendUnavailableError for a named backend that cannot run
-    the calls, and the provider's CompileError where a backend that was named fails to compile.
+    Raises ValueError or TypeError for what no call can have, BackendUnavailableError for a named backend that cannot
+    run the calls, and the provider's CompileError where a backend that was named fails to compile.
     """
     for fmt in formats:
         if fmt not in FORMATS:
