@@ -9,6 +9,9 @@ floors, power-of-two scales and the folding of the FP8 scale into the head weigh
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -136,9 +139,9 @@ def encode_e2m1(values: Tensor) -> Tensor:
     return code | torch.signbit(values).to(torch.uint8) << 3
 
 
-def _writing(*outputs: Tensor) -> torch.inference_mode:
+def _writing(*outputs: Tensor) -> AbstractContextManager[Any]:
     """Inference mode where an output was made in it: PyTorch lets nobody else write there, though a kernel can."""
-    return torch.inference_mode(torch.is_inference_mode_enabled() or any(tensor.is_inference() for tensor in outputs))
+    return torch.inference_mode() if any(tensor.is_inference() for tensor in outputs) else nullcontext()
 
 
 def _chunks(q: Tensor) -> list[slice]:
