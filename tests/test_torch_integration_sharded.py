@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
-import socket
+import tempfile
 from dataclasses import replace
 from datetime import timedelta
 
@@ -17,14 +17,15 @@ import cases
 PLACEMENTS = ("tokens", "heads", "replicated")
 
 
-def worker(rank: int, port: int, backend: str, world: int) -> None:
+def worker(rank: int, meeting_point: str, backend: str, world: int) -> None:
     """Run every check on one rank; a failure ends the process with the error."""
     faulthandler.dump_traceback_later(120, exit=True)  # a rank that waits for another one says where, and ends
     device = "cuda" if backend == "nccl" else "cpu"
     if device == "cuda":
         torch.cuda.set_device(rank)
-    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timeout=timedelta(seconds=60))
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+    # A file, and no port that another process may take between its choice and its use.
+    store = dist.FileStore(meeting_point, world)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
     mesh = dist.init_device_mesh(device, (world,))
     try:
         for fmt in cases.FORMATS:
@@ -137,10 +138,8 @@ def check_refusals(case, mesh):
 
 
 def run_ranks(backend: str, world: int) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.start_processes(worker, (port, backend, world), nprocs=world, start_method="spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        mp.start_processes(worker, (f"{folder}/store", backend, world), nprocs=world, start_method="spawn")
 
 
 def test_two_cpu_processes_with_gloo():

@@ -21,7 +21,7 @@ def check_options(rope_style: Any, rope_at: Any, hadamard: Any) -> None:
     """Raise ValueError for an unknown rope_style or rope_at, TypeError for a hadamard that is no bool."""
     for name, value in (("rope_style", rope_style), ("rope_at", rope_at)):
         allowed = _abi.OPTIONS[name]
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             choices = " or ".join(repr(choice) for choice in allowed)
             raise ValueError(describe_mismatch(name, choices, repr(value), "pass one of the two names."))
     if not isinstance(hadamard, bool):
@@ -67,7 +67,7 @@ def check_call(op: _abi.Op, tensors: Mapping[str, Any], names: Mapping[str, str]
         for axis, symbol in enumerate(spec.shape):
             _bind(sizes, origin, symbol, shape[axis], name, axis, shape)
         _check_layout(spec, tensor, name)
-    _check_sizes(sizes, origin)
+    check_sizes(sizes, origin)
     return sizes
 
 
@@ -131,7 +131,8 @@ def _check_layout(spec: _abi.Tensor, tensor: Any, name: str) -> None:
         )
 
 
-def _check_sizes(sizes: Mapping[str, int], origin: Mapping[str, str]) -> None:
+def check_sizes(sizes: Mapping[str, int], origin: Mapping[str, str]) -> None:
+    """Raise ValueError for sizes of D, H or R that the contract does not have; `origin` names where each came from."""
     if "D" in sizes and sizes["D"] not in _abi.HEAD_DIMS:
         raise ValueError(
             describe_mismatch(

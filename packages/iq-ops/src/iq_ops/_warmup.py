@@ -45,7 +45,7 @@ def warmup(
             expected = " or ".join(map(repr, FORMATS))
             raise ValueError(_checks.describe_mismatch("formats", expected, repr(fmt), "pass these names."))
     check_spec(spec)
-    _checks._check_sizes(
+    _checks.check_sizes(
         {"H": num_heads, "D": head_dim, "R": rope_dim}, {"H": "num_heads", "D": "head_dim", "R": "rope_dim"}
     )
     _check_dtypes("positions", positions_dtypes)

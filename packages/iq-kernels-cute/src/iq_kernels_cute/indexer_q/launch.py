@@ -51,7 +51,8 @@ def indexer_q_fp8(
     for a kernel that is not loaded yet under CUDA graph capture, and `cache.CompileError`.
     """
     _run(
-        "indexer_q_fp8", (positions, q, cos_sin_cache, weights), weights_softmax_scale * weights_head_scale,
+        "indexer_q_fp8", (positions, q, cos_sin_cache, weights),
+        float(weights_softmax_scale) * float(weights_head_scale),
         (q_fp8, weights_out), rope_style, rope_at, hadamard,
     )  # fmt: skip
 
@@ -77,7 +78,8 @@ def indexer_q_mxfp4(
     weights_out (T, H) float32|bfloat16. A value is code * 2**(scale byte - 127). Raises as `indexer_q_fp8`.
     """
     _run(
-        "indexer_q_mxfp4", (positions, q, cos_sin_cache, weights), weights_softmax_scale * weights_head_scale,
+        "indexer_q_mxfp4", (positions, q, cos_sin_cache, weights),
+        float(weights_softmax_scale) * float(weights_head_scale),
         (q_packed, q_scale, weights_out), rope_style, rope_at, hadamard,
     )  # fmt: skip
 

@@ -129,11 +129,6 @@ def min_magnitude_x2(a: Any, b: Any, capability: int) -> Uint32:
 # ---- integers and bytes ------------------------------------------------------------------------------------------
 
 
-def max_u32(a: Any, b: Any) -> Uint32:
-    """The larger of two unsigned integers; of two non-negative fp32 by their bits."""
-    return _word("max.u32 $0, $1, $2;", a, b)
-
-
 def min_u32(a: Any, b: Any) -> Uint32:
     """The smaller of two unsigned integers."""
     return _word("min.u32 $0, $1, $2;", a, b)

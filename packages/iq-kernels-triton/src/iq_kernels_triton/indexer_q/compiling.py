@@ -8,7 +8,6 @@ needs no tensors and no device and so that nothing but the variant decides what 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import triton
@@ -25,7 +24,6 @@ FUNCTIONS: dict[str, Any] = {
 }
 INTERPRETED = not isinstance(kernel.indexer_q_fp8_kernel, triton.runtime.JITFunction)
 
-Runner = Callable[..., None]
 _loaded: dict[tuple[config.Variant, int | None], Any] = {}
 _lock = threading.Lock()
 
