@@ -86,6 +86,62 @@ def test_a_launch_on_another_device_is_made_with_that_device_current(op, launche
     assert current == [1]
 
 
+def request_of(op: str, call: dict[str, object]) -> _abi.Request:
+    """The request that iq-ops would make of a call."""
+    facts = {
+        spec.name: _abi.TensorFacts(
+            str(call[spec.name].dtype).removeprefix("torch."),
+            tuple(call[spec.name].shape),
+            call[spec.name].stride(),
+            256,
+        )
+        for spec in _abi.OPS[op].tensors
+    }
+    return _abi.Request(op, "cuda", 0, "sm_90", facts, "interleaved", "tail", False)
+
+
+@pytest.mark.parametrize("op", RAW)
+def test_a_bound_launch_runs_the_kernel_of_its_request(op, launches, monkeypatch):
+    call = arguments(op)
+    assert launch.bound(request_of(op, call)) is None, "nothing has been launched yet"
+    RAW[op](**call)
+    run = launch.bound(request_of(op, call))
+    tensors = [call[spec.name] for spec in _abi.OPS[op].tensors]
+    run(*tensors[:4], 0.5, 3, *tensors[4:])
+    assert launches[1] == (launches[0][0], (*tensors[:4], 1.5, *tensors[4:]))
+    assert launch.bound(request_of(op, arguments(op, tokens=0))) is None
+
+
+def test_a_bound_launch_explains_what_the_kernel_refuses(launches, monkeypatch):
+    def refuse(*values):
+        raise RuntimeError("what the compiled function says")
+
+    monkeypatch.setattr(cache, "get", lambda variant: refuse)
+    call = arguments("indexer_q_fp8")
+    with pytest.raises(RuntimeError, match="what the compiled function says"):
+        RAW["indexer_q_fp8"](**call)
+    launch._loaded[
+        config.choose(
+            launch._workload(
+                "indexer_q_fp8",
+                dict(request_of("indexer_q_fp8", call).tensors),
+                ("interleaved", "tail", False),
+                "sm_90",
+            ),
+            3,
+            dense=True,
+        ),
+        0,
+    ] = refuse
+    run = launch.bound(request_of("indexer_q_fp8", call))
+    tensors = [call[spec.name] for spec in _abi.OPS["indexer_q_fp8"].tensors]
+    with pytest.raises(RuntimeError, match="what the compiled function says"):
+        run(*tensors[:4], 0.5, 3.0, *tensors[4:])
+    tensors[0] = OnCuda(torch.zeros(5, dtype=torch.int32))
+    with pytest.raises(ValueError, match="T = 5"):
+        run(*tensors[:4], 0.5, 3.0, *tensors[4:])
+
+
 @pytest.mark.parametrize("op", RAW)
 def test_the_variant_is_the_one_that_config_chooses(op, launches, make_workload):
     workload = make_workload(op=op, num_heads=8, positions_dtype="int32", hadamard=True, rope_style="neox")

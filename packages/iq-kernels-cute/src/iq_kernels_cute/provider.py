@@ -49,6 +49,16 @@ def load(op: str) -> Callable[..., None]:
     return functions[op]
 
 
+def bind(request: _abi.Request) -> Callable[..., None] | None:
+    """What runs calls that differ from `request`, which has run, in addresses alone: run(*inputs, *scales, *outputs).
+
+    None where nothing is launched, as for no tokens.
+    """
+    from .indexer_q import launch
+
+    return launch.bound(request)
+
+
 def warmup_jobs(workload: _abi.Workload) -> list[tuple[str, Callable[[], None]]]:
     """One (label, thunk) a kernel that calls of `workload` can run; empty where it can run none.
 

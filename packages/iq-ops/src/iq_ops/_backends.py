@@ -133,6 +133,19 @@ def run_first(request: _abi.Request, forced: str | None, attempt: Attempt) -> Ca
     raise BackendUnavailableError(unknown_backend(forced))
 
 
+def bound(backend: Backend, request: _abi.Request) -> Callable[..., None] | None:
+    """What later calls of this request's signature are run with, past the provider's look-ups; None if it has none."""
+    bind = getattr(backend.provider, "bind", None)
+    if bind is None:
+        return None
+    try:
+        run: Callable[..., None] | None = bind(request)
+    except Exception as error:
+        warn_once(f"iq_ops: backend {backend.name!r} is called the long way: its bind raised {error!r}")
+        return None
+    return run
+
+
 def unknown_backend(name: str) -> str:
     """The message for a backend name that nothing answers to."""
     known = ", ".join(repr(backend.name) for backend in backends())

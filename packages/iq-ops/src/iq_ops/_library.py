@@ -26,13 +26,13 @@ SCHEMAS = {
     ),
 }
 
-# A signature that passed the checks once, with the raw function that ran it and the byte extents of its tensors.
+# A signature that passed the checks once, with what runs its calls and the byte extents of its tensors.
 # The key holds all that decides which backend runs: what a provider's `why_not` reads, and what a call leaves open. The
 # rest, as that positions has T rows and that outputs are contiguous, every raw function checks itself on every call.
 # Overlap of memory depends on addresses, so that it is looked at on every call.
 MAX_SIGNATURES = 8192
 _is_grad_enabled = torch.is_grad_enabled  # a global look-up, where an attribute would cost twice
-_signatures: dict[tuple[Any, ...], tuple[Callable[..., None], list[int]]] = {}
+_signatures: dict[tuple[Any, ...], tuple[Callable[..., None], list[int]]] = {}  # run(*inputs, *scales, *outputs)
 
 
 def forget_signatures() -> None:
@@ -68,7 +68,7 @@ def indexer_q_fp8(
     )  # fmt: skip
     entry = _signatures.get(key)
     if entry is not None:
-        raw, (e0, e1, e2, e3, e4, e5) = entry
+        run, (e0, e1, e2, e3, e4, e5) = entry
         end4, end5 = p4 + e4, p5 + e5
         if (
             (p0 >= end4 or p4 >= p0 + e0) and (p0 >= end5 or p5 >= p0 + e0)
@@ -77,12 +77,7 @@ def indexer_q_fp8(
             and (p3 >= end4 or p4 >= p3 + e3) and (p3 >= end5 or p5 >= p3 + e3)
             and (p5 >= end4 or p4 >= end5)
         ):  # fmt: skip
-            raw(
-                positions=positions, q=q, cos_sin_cache=cos_sin_cache, weights=weights,
-                weights_softmax_scale=weights_softmax_scale, weights_head_scale=weights_head_scale,
-                q_fp8=q_fp8, weights_out=weights_out,
-                rope_style=rope_style, rope_at=rope_at, hadamard=hadamard,
-            )  # fmt: skip
+            run(positions, q, cos_sin_cache, weights, weights_softmax_scale, weights_head_scale, q_fp8, weights_out)
             return
     tensors = {
         "positions": positions, "q": q, "cos_sin_cache": cos_sin_cache, "weights": weights,
@@ -122,7 +117,7 @@ def indexer_q_mxfp4(
     )  # fmt: skip
     entry = _signatures.get(key)
     if entry is not None:
-        raw, (e0, e1, e2, e3, e4, e5, e6) = entry
+        run, (e0, e1, e2, e3, e4, e5, e6) = entry
         end4, end5, end6 = p4 + e4, p5 + e5, p6 + e6
         if (
             (p0 >= end4 or p4 >= p0 + e0) and (p0 >= end5 or p5 >= p0 + e0) and (p0 >= end6 or p6 >= p0 + e0)
@@ -131,11 +126,9 @@ def indexer_q_mxfp4(
             and (p3 >= end4 or p4 >= p3 + e3) and (p3 >= end5 or p5 >= p3 + e3) and (p3 >= end6 or p6 >= p3 + e3)
             and (p5 >= end4 or p4 >= end5) and (p6 >= end4 or p4 >= end6) and (p6 >= end5 or p5 >= end6)
         ):  # fmt: skip
-            raw(
-                positions=positions, q=q, cos_sin_cache=cos_sin_cache, weights=weights,
-                weights_softmax_scale=weights_softmax_scale, weights_head_scale=weights_head_scale,
-                q_packed=q_packed, q_scale=q_scale, weights_out=weights_out,
-                rope_style=rope_style, rope_at=rope_at, hadamard=hadamard,
+            run(
+                positions, q, cos_sin_cache, weights, weights_softmax_scale, weights_head_scale,
+                q_packed, q_scale, weights_out,
             )  # fmt: skip
             return
     tensors = {
@@ -159,22 +152,38 @@ def _first_call(
     _requests.check(_abi.OPS[name], tensors)
     facts = {argument: _requests.facts_of(tensor) for argument, tensor in tensors.items()}
     request = _requests.request_of(name, facts, tensors["q"].device, *options)
+    inputs = len(tensors) - sum(spec.output for spec in _abi.OPS[name].tensors)
     arguments = {
-        **tensors,
+        **dict(list(tensors.items())[:inputs]),
         **dict(zip(_abi.SCALARS, scales, strict=True)),
+        **dict(list(tensors.items())[inputs:]),
         **dict(zip(_abi.OPTIONS, options, strict=True)),
     }
     forced = backend or _backends.forced_by_environment()
+    run: list[Callable[..., None]] = []
 
     def attempt(backend: _backends.Backend, raw: Callable[..., None], passed_over: Sequence[str]) -> None:
         if backend.name == "reference" and forced is None and request.device_type != "cpu":
             _backends.warn_of_slow_reference(request, passed_over)
         raw(**arguments)
+        run.append(_backends.bound(backend, request) or _by_keyword(raw, tuple(arguments)[: -len(options)], options))
 
-    raw = _backends.run_first(request, forced, attempt)
+    _backends.run_first(request, forced, attempt)
     if len(_signatures) >= MAX_SIGNATURES:
         _signatures.clear()
-    _signatures[key] = raw, [_requests.extent(tensor) for tensor in tensors.values()]
+    _signatures[key] = run[-1], [_requests.extent(tensor) for tensor in tensors.values()]
+
+
+def _by_keyword(
+    raw: Callable[..., None], names: tuple[str, ...], options: tuple[str, str, bool]
+) -> Callable[..., None]:
+    """Call `raw` by keyword, for a provider without `bind`."""
+    chosen = dict(zip(_abi.OPTIONS, options, strict=True))
+
+    def run(*arguments: Any) -> None:
+        raw(**dict(zip(names, arguments, strict=True)), **chosen)
+
+    return run
 
 
 def _fake(name: str) -> Callable[..., None]:
