@@ -33,9 +33,19 @@ def load(op: str) -> Callable[..., None]:
     return do_nothing
 
 
+def warmup_jobs(workload: _abi.Workload) -> list[tuple[str, Callable[[], None]]]:
+    """Nothing to compile."""
+    return []
+
+
 def compile_count() -> int:
     """Nothing is compiled."""
     return 0
+
+
+def environment() -> dict[str, str]:
+    """Nothing to report."""
+    return {}
 
 
 @contextmanager

@@ -134,6 +134,10 @@ def test_a_target_that_is_refused_has_nothing_to_compile(target):
     assert provider.warmup_jobs(replace(WORKLOAD, target=target, device_index=None)) == []
 
 
+def test_a_target_unknown_to_llvm_is_not_compiled_ahead():
+    assert provider.warmup_jobs(replace(WORKLOAD, target="sm_99", device_index=None)) == []
+
+
 @pytest.mark.parametrize(("target", "plain"), [("sm_90a", "sm_90"), ("sm_100a", "sm_100"), ("sm_120f", "sm_120")])
 def test_an_arch_specific_target_compiles_what_its_device_runs(target, plain):
     assert provider.why_not(request(target)) is None

@@ -226,7 +226,7 @@ def test_what_passed_once_does_not_let_another_call_pass():
 def test_mxfp4_wants_a_scale_buffer():
     case = replace(CASE, fmt="mxfp4")
     buffers = cases.poisoned_outputs(case, 0)
-    with pytest.raises(TypeError, match=r"q_scale_out: expected a torch\.Tensor, got NoneType"):
+    with pytest.raises(TypeError, match=r"q_scale_out: expected with use_fp4 an int32 \(T, H\) buffer.*got None"):
         quantize_out(*case.positional, q_out=buffers["q_packed"], weights_out=buffers["weights_out"])
 
 
@@ -274,3 +274,17 @@ def test_one_set_of_inputs_goes_through_both_formats_into_well_aligned_buffers()
         quantize_out(*inputs, 0.1, 0.2, True, q_out=q_packed, weights_out=weights_out, q_scale_out=q_scale)
         assert torch.equal(q_out, quantize(*inputs, 0.1, 0.2)[0].view(torch.uint8))
         assert torch.equal(q_packed, quantize(*inputs, 0.1, 0.2, True)[0][0])
+
+
+def test_an_error_of_the_out_variant_speaks_of_what_is_wrong_alone():
+    case = cases.random_case(1, tokens=2, num_heads=8)
+    q_out = torch.empty(2, 8, 128, dtype=torch.float8_e4m3fn)
+    scales, packed = torch.empty(2, 8, dtype=torch.int32), torch.empty(2, 8, 64, dtype=torch.uint8)
+    weights_out, halves = torch.empty(2, 8), torch.empty(2, 8, dtype=torch.bfloat16)
+    inputs = case.positional[:6]
+    with pytest.raises(TypeError, match=r"weights_out: expected dtype torch\.float32, got torch\.bfloat16"):
+        quantize_out(*inputs, q_out=q_out, weights_out=halves)
+    with pytest.raises(TypeError, match=r"weights_out: expected dtype torch\.float32, got torch\.bfloat16"):
+        quantize_out(*inputs, True, q_out=packed, weights_out=halves, q_scale_out=scales)
+    with pytest.raises(ValueError, match="q_scale_out: expected None without use_fp4"):
+        quantize_out(*inputs, q_out=q_out, weights_out=weights_out, q_scale_out=scales)

@@ -65,6 +65,12 @@ def test_warmup_falls_back_where_a_compile_fails_and_raises_where_forced(plant, 
         ({"positions_dtypes": [torch.float32]}, TypeError, r"positions_dtypes: expected torch\.int32 or"),
         ({"cache_dtypes": [torch.float16]}, TypeError, r"cache_dtypes: expected torch\.float32 or"),
         ({"weights_dtypes": [torch.float64]}, TypeError, r"weights_dtypes: expected torch\.bfloat16 or"),
+        (
+            {"positions_dtypes": torch.int64},
+            TypeError,
+            r"positions_dtypes: expected a sequence of dtypes, got torch\.int64",
+        ),
+        ({"formats": "fp8"}, ValueError, r"formats: expected 'fp8' or 'mxfp4', got 'fp8'\. Remedy: pass a tuple"),
         ({"weights_out_dtypes": [torch.float16]}, TypeError, r"weights_out_dtypes: expected torch\.float32 or"),
     ],
 )

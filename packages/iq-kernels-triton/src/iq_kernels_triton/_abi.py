@@ -81,7 +81,7 @@ OPS: Mapping[str, Op] = {
 
 @dataclass(frozen=True)
 class Description:
-    """What a provider says of itself. The backend of highest `preference` that can run a request gets it."""
+    """What a provider says of itself. On a GPU the highest `preference` of those that can run a request gets it."""
 
     backend: str
     distribution: str

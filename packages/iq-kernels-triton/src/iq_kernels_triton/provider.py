@@ -73,9 +73,12 @@ def load(op: str) -> Callable[..., None]:
 def warmup_jobs(workload: _abi.Workload) -> list[tuple[str, Callable[[], None]]]:
     """Return (label, job) pairs: each compiles one variant if it is not compiled; together they serve every T.
 
-    None for a target that `why_not` refuses.
+    None for a target that `why_not` refuses; without a device, none for a CUDA one outside `config.AHEAD_SM` either.
     """
     if workload.target == "cpu" or _why_not_target(workload.target) or _compiling().INTERPRETED:
+        return []
+    capability = config.cuda_capability(workload.target)
+    if workload.device_index is None and capability and capability not in config.AHEAD_SM:
         return []
     return [
         (variant.label, functools.partial(_warm, variant, workload.device_index))

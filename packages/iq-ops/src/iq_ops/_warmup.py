@@ -40,10 +40,10 @@ def warmup(
     Raises ValueError or TypeError for what no call can have, BackendUnavailableError for a named backend that cannot
     run the calls, and the provider's CompileError where a backend that was named fails to compile.
     """
-    for fmt in formats:
-        if fmt not in FORMATS:
+    for fmt in (formats,) if isinstance(formats, str) else formats:
+        if fmt not in FORMATS or formats == fmt:
             expected = " or ".join(map(repr, FORMATS))
-            raise ValueError(_checks.describe_mismatch("formats", expected, repr(fmt), "pass these names."))
+            raise ValueError(_checks.describe_mismatch("formats", expected, repr(fmt), "pass a tuple of these names."))
     check_spec(spec)
     _checks.check_sizes(
         {"H": num_heads, "D": head_dim, "R": rope_dim}, {"H": "num_heads", "D": "head_dim", "R": "rope_dim"}
@@ -132,6 +132,9 @@ def _probes(
 def _check_dtypes(tensor: str, dtypes: Sequence[torch.dtype]) -> None:
     """Raise TypeError for a dtype that the contract does not give the tensor."""
     allowed = tuple(getattr(torch, name) for name in _abi.OPS["indexer_q_fp8"].tensor(tensor).dtypes)
+    if isinstance(dtypes, torch.dtype):
+        name, remedy = f"{tensor.removeprefix('cos_sin_')}_dtypes", "put it into a tuple."
+        raise TypeError(_checks.describe_mismatch(name, "a sequence of dtypes", repr(dtypes), remedy))
     for dtype in dtypes:
         if dtype not in allowed:
             expected, remedy = " or ".join(map(str, allowed)), f"warm the dtypes that {tensor} will have."
@@ -144,6 +147,9 @@ def _device(device: torch.device | str | int | None) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     index = torch.device(device).index
     if torch.device(device).type == "cuda":
+        if not torch.cuda.is_available():
+            remedy = "leave it out on this machine, or pass arch= to compile for a GPU that is elsewhere."
+            raise ValueError(_checks.describe_mismatch("device", "a device of this machine", repr(device), remedy))
         return torch.device("cuda", torch.cuda.current_device() if index is None else index)
     return torch.device(device)
 

@@ -131,20 +131,23 @@ def fused_indexer_q_rope_quant_out(
             q_out=q_out, weights_out=weights_out, q_scale_out=q_scale_out, spec=spec, backend=backend,
         )  # fmt: skip
     try:
+        # Bytes first: an error then speaks of what is wrong, and not of a float8 or int32 buffer that is right.
+        if q_scale_out is not None and q_scale_out.dtype is torch.int32:
+            q_scale_out = q_scale_out.unsqueeze(-1).view(torch.uint8)
+        if not use_fp4 and q_out.dtype is torch.float8_e4m3fn:
+            q_out = q_out.view(torch.uint8)
         if weights_out.dtype is not weights_out_dtype:
             raise _wrong_weights_out(weights_out.dtype, weights_out_dtype)
         if not use_fp4:
             if q_scale_out is not None:
                 raise _unexpected_scales()
-            if q_out.dtype is torch.float8_e4m3fn:
-                q_out = q_out.view(torch.uint8)
             _indexer_q_fp8(
                 positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
                 index_weights_head_scale, q_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend,
             )  # fmt: skip
             return None
-        if q_scale_out is not None and q_scale_out.dtype is torch.int32:
-            q_scale_out = q_scale_out.unsqueeze(-1).view(torch.uint8)
+        if q_scale_out is None:
+            raise _missing_scales()
         _indexer_q_mxfp4(
             positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
             index_weights_head_scale, q_out, q_scale_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard,
@@ -153,7 +156,9 @@ def fused_indexer_q_rope_quant_out(
         return None
     except (TypeError, ValueError, AttributeError, RuntimeError):
         tensors = _inputs(positions, index_q, index_q_cos_sin_cache, index_weights)
-        outputs = {"q_packed": q_out, "q_scale": q_scale_out} if use_fp4 else {"q_fp8": q_out}
+        outputs = {"q_packed": q_out} if use_fp4 else {"q_fp8": q_out}
+        if use_fp4 and q_scale_out is not None:
+            outputs["q_scale"] = q_scale_out
         scales = _scales(index_weights_softmax_scale, index_weights_head_scale)
         error = _public_error(_op(use_fp4), {**tensors, **outputs, "weights_out": weights_out}, scales, spec, backend)
         if error is not None:
@@ -215,3 +220,9 @@ def _wrong_weights_out(actual: torch.dtype, expected: torch.dtype) -> TypeError:
 def _unexpected_scales() -> ValueError:
     remedy = "leave it out: FP8 folds the scale into weights_out."
     return ValueError(_checks.describe_mismatch("q_scale_out", "None without use_fp4", "a tensor", remedy))
+
+
+def _missing_scales() -> TypeError:
+    remedy = "allocate one of the two; iq_ops writes the block scales into it."
+    expected = "with use_fp4 an int32 (T, H) buffer where D is 128, or a uint8 (T, H, D/32) one"
+    return TypeError(_checks.describe_mismatch("q_scale_out", expected, "None", remedy))

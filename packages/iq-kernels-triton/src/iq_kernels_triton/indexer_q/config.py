@@ -23,6 +23,7 @@ LARGE_THREAD, SMALL_THREAD = 64, 32  # elements a thread: bytes in flight agains
 
 MAX_PROGRAMS = 2**31 - 1  # of grid dimension x, CUDA and HIP alike
 MIN_SM = 80  # bf16 conversion and NaN-propagating maximum
+AHEAD_SM = (80, 86, 87, 89, 90, 100, 103, 110, 120, 121)  # LLVM ends the process over one that it does not know
 FP8_SM = 89  # cvt.rn.satfinite.e4m3x2.f32
 PDL_SM = 90  # programmatic dependent launch
 AMD_TARGETS = ("gfx942", "gfx950")
