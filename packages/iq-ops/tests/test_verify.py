@@ -67,6 +67,7 @@ PLANTED = [
     ("mxfp4", {"hadamard": "ascending", "rotated": "fp32", "ties": "toward zero", "zero": "unsigned"}),
     ("mxfp4", {"rope_style": "neox", "rope_at": "head", "nibbles": "even high", "weights": "sequence"}),
     ("fp8", {"rope_at": "head", "floor": "1e-10", "arithmetic": "fma cos cos", "weights": "apart"}),
+    ("fp8", {"weights": "scale twice"}),
     ("mxfp4", {"rotation": "pairs", "floor": "1e-12", "ties": "toward zero"}),
 ]
 

@@ -204,6 +204,7 @@ _WEIGHTS: Mapping[str, Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor
     "head first": lambda w, scale, softmax, head, combined: ((w * head) * scale) * softmax,
     "head first bf16": lambda w, scale, softmax, head, combined: (_to_bf16(w * head) * scale) * softmax,
     "sequence bf16": lambda w, scale, softmax, head, combined: _to_bf16(_to_bf16(w * softmax) * head) * scale,
+    "scale twice": lambda w, scale, softmax, head, combined: ((w * combined) * scale) * scale,
     "apart": lambda w, scale, softmax, head, combined: w * combined,
     "apart, sequence": lambda w, scale, softmax, head, combined: (w * softmax) * head,
     "scale only": lambda w, scale, softmax, head, combined: w * scale,

@@ -85,6 +85,7 @@ AXES: Mapping[str, Mapping[str, str]] = {
         "sequence bf16": "multiplied in sequence in bf16: bf16(bf16(w * softmax) * head), then * scale",
         "apart": "w * C, the FP8 scale NOT folded in (kept apart)",
         "apart, sequence": "(w * softmax) * head, the FP8 scale NOT folded in (kept apart)",
+        "scale twice": "w * C * scale * scale, the FP8 scale folded in TWICE",
         "scale only": "w * scale, softmax and head scales NOT applied",
         "untouched": "w as it came in, nothing applied",
     },
@@ -107,7 +108,15 @@ QUESTIONS: Mapping[str, str] = {
     "weights": "order of the weight products",
 }
 
-_ONLY_FP8_WEIGHTS = ("scale first", "scaled constant", "sequence, scale last", "apart", "apart, sequence", "scale only")
+_ONLY_FP8_WEIGHTS = (
+    "scale first",
+    "scaled constant",
+    "sequence, scale last",
+    "apart",
+    "apart, sequence",
+    "scale twice",
+    "scale only",
+)
 _ONLY_MXFP4 = ("ties", "zero", "nibbles")
 
 
