@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 
 from iq_kernels_cute import _abi
@@ -127,7 +128,8 @@ def heads_per_thread(num_heads: int, wanted: int) -> int:
     return next(k for k in range(min(wanted, num_heads), 0, -1) if num_heads % k == 0)
 
 
-def schedule(workload: _abi.Workload, dense: bool) -> list[tuple[int, Variant]]:
+@lru_cache(maxsize=1024)  # a new token count asks again, and fitting the table takes longer than a launch
+def schedule(workload: _abi.Workload, dense: bool) -> tuple[tuple[int, Variant], ...]:
     """Which variant runs up to how many tokens, in rising order; `dense` as in `Variant`. Past the last none can."""
     row_bytes = workload.num_heads * workload.head_dim * BF16_BYTES
     limit = MAX_ROWS // workload.num_heads
@@ -139,7 +141,7 @@ def schedule(workload: _abi.Workload, dense: bool) -> list[tuple[int, Variant]]:
             steps.pop()
         if tokens > (steps[-1][0] if steps else 0):
             steps.append((tokens, variant))
-    return steps
+    return tuple(steps)
 
 
 def choose(workload: _abi.Workload, tokens: int, dense: bool) -> Variant:
@@ -165,7 +167,6 @@ def _fit(workload: _abi.Workload, shape: tuning.Shape, dense: bool) -> Variant:
         chunks *= 2
     while chunks > 1 and workload.head_dim // chunks < _abi.MX_BLOCK:
         chunks //= 2
-    per_thread = heads_per_thread(workload.num_heads, shape.heads_per_thread)
     as_tuned = (
         capability_of(arch) >= 90
         and workload.rope_style == "interleaved"
@@ -184,7 +185,7 @@ def _fit(workload: _abi.Workload, shape: tuning.Shape, dense: bool) -> Variant:
         dense=dense,
         vector=vector,
         chunks=chunks,
-        heads_per_thread=per_thread,
+        heads_per_thread=heads_per_thread(workload.num_heads, shape.heads_per_thread),
         threads=shape.threads,
         pdl=capability_of(arch) >= 90,
         load_modifier=shape.load_modifier,

@@ -7,7 +7,7 @@ this module find out why, and say so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ MAX_SIGNATURES = 4096  # a permuted q has strides that grow with T: past this ma
 
 _current_device = torch.cuda.current_device  # a global look-up, where two attributes would cost on every launch
 
-# By (variant, device index): kernels that have been launched there once, so that a launch loads nothing any more.
+# By (variant, device index): kernels that have been launched there once, so that a launch loads nothing any more. Each
+# makes its device current.
 _loaded: dict[tuple[config.Variant, int], Kernel] = {}
 # By signature: [tokens up to, kernel or None, variant], in rising order.
 _schedules: dict[tuple[Any, ...], list[list[Any]]] = {}
@@ -88,7 +89,7 @@ def warm(variant: config.Variant, device_index: int) -> None:
     """Compile or load `variant`, and launch it once on one padding token, so that no later launch loads anything."""
     if (variant, device_index) in _loaded:
         return
-    device, kernel = torch.device("cuda", device_index), cache.get(variant)
+    device, kernel = torch.device("cuda", device_index), _on_device(device_index, cache.get(variant))
     sizes = {"T": 1, "P": 1, "H": variant.num_heads, "D": variant.head_dim, "R": variant.rope_dim}
     sizes |= {"D/2": variant.head_dim // 2, "D/32": variant.head_dim // 32}
     inputs: list[Tensor] = []
@@ -98,8 +99,7 @@ def warm(variant: config.Variant, device_index: int) -> None:
         shape = [sizes[symbol] for symbol in spec.shape]
         tensor = torch.full(shape, -1 if spec.name == "positions" else 0, dtype=getattr(torch, dtype), device=device)
         (outputs if spec.output else inputs).append(tensor)
-    with torch.cuda.device(device):
-        kernel(*inputs, 1.0, *outputs)
+    kernel(*inputs, 1.0, *outputs)
     _loaded[variant, device_index] = kernel
 
 
@@ -113,7 +113,7 @@ def bound(request: _abi.Request) -> Callable[..., None] | None:
     tokens, device_index = request.tensors["q"].shape[0], request.device_index
     if tokens == 0 or device_index is None:
         return None
-    workload = _workload(request.op, dict(request.tensors), options, request.target)
+    workload = _workload(request.op, request.tensors, options, request.target)
     variant = config.choose(workload, tokens, layout.is_dense(request.target, request.tensors))
     kernel = _loaded.get((variant, device_index))
     if kernel is None:
@@ -125,11 +125,7 @@ def bound(request: _abi.Request) -> Callable[..., None] | None:
     ) -> None:  # fmt: skip
         combined = float(weights_softmax_scale) * float(weights_head_scale)
         try:
-            if device_index == _current_device():
-                kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
-            else:
-                with torch.cuda.device(device_index):
-                    kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
+            kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
         except Exception:
             _check(request.op, (positions, q, cos_sin_cache, weights, *outputs), options)
             raise
@@ -159,11 +155,7 @@ def _run(
             if tokens <= limit:
                 if kernel is None:
                     break
-                if q.get_device() == _current_device():
-                    kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
-                else:  # the compiled launcher switches too, in a CUDA runtime of its own; so PyTorch's agrees with it
-                    with torch.cuda.device(q.device):
-                        kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
+                kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
                 return
     except Exception:
         _check(op, (*inputs, *outputs), options)  # says better what is wrong, where it is the caller's
@@ -197,10 +189,25 @@ def _first_run(key: tuple[Any, ...], inputs: tuple[Tensor, ...], combined: float
                     f"{op} has a kernel to load for this call, which CUDA graph capture does not allow. "
                     "Call iq_ops.warmup(...) for this workload before the capture; then capture again."
                 )
-    kernel = cache.get(variant)
-    with torch.cuda.device(device_index):
-        kernel(*inputs, combined, *outputs)
+    kernel = _on_device(device_index, cache.get(variant))
+    kernel(*inputs, combined, *outputs)
     _loaded[variant, device_index] = step[1] = kernel
+
+
+def _on_device(device_index: int, kernel: Kernel) -> Kernel:
+    """`kernel`, launched with its device current.
+
+    The compiled launcher switches devices too, in a CUDA runtime of its own; this way PyTorch's agrees with it.
+    """
+
+    def run(*arguments: Any) -> None:
+        if device_index == _current_device():
+            kernel(*arguments)
+        else:
+            with torch.cuda.device(device_index):
+                kernel(*arguments)
+
+    return run
 
 
 def target_of(device_index: int) -> str:
@@ -235,7 +242,9 @@ def _check(op: str, tensors: tuple[Tensor, ...], options: tuple[Any, Any, Any]) 
     return facts
 
 
-def _workload(op: str, facts: dict[str, _abi.TensorFacts], options: tuple[Any, Any, Any], target: str) -> _abi.Workload:
+def _workload(
+    op: str, facts: Mapping[str, _abi.TensorFacts], options: tuple[Any, Any, Any], target: str
+) -> _abi.Workload:
     _, num_heads, head_dim = facts["q"].shape
     dtypes = {f"{name}_dtype": facts[name].dtype for name in ("positions", "cos_sin_cache", "weights", "weights_out")}
     style, place, hadamard = options
