@@ -23,22 +23,8 @@ def raw(case):
 
 
 def workload_of(case) -> _abi.Workload:
-    _, num_heads, head_dim = case.q.shape
-    dtypes = {
-        f"{name}_dtype": str(getattr(case, name).dtype).removeprefix("torch.")
-        for name in ("positions", "cos_sin_cache", "weights")
-    }
-    return _abi.Workload(
-        op=case.op,
-        num_heads=num_heads,
-        head_dim=head_dim,
-        rope_dim=case.cos_sin_cache.shape[1],
-        weights_out_dtype=str(case.weights_out_dtype).removeprefix("torch."),
-        target=launch.target_of(case.q.get_device()),
-        device_index=case.q.get_device(),
-        **dtypes,
-        **case.options,
-    )
+    device_index = case.q.get_device()
+    return _abi.Workload(**case.workload_fields(launch.target_of(device_index), device_index))
 
 
 @pytest.fixture

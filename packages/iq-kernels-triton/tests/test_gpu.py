@@ -21,13 +21,7 @@ def raw(case):
 
 
 def workload_of(case):
-    _, num_heads, head_dim = case.q.shape
-    return _abi.Workload(
-        op=case.op, num_heads=num_heads, head_dim=head_dim, rope_dim=case.cos_sin_cache.shape[1],
-        positions_dtype="int64", cos_sin_cache_dtype="float32", weights_dtype="bfloat16",
-        weights_out_dtype="float32", target=launch.target_of(case.q.device), device_index=case.q.device.index,
-        **case.options,
-    )  # fmt: skip
+    return _abi.Workload(**case.workload_fields(launch.target_of(case.q.device), case.q.device.index))
 
 
 @pytest.fixture(name="cold")

@@ -34,13 +34,13 @@ def describe() -> _abi.Description:
         distribution="iq-kernels-triton",
         version=__version__,
         preference=100,
-        abi={"indexer_q_fp8": 1, "indexer_q_mxfp4": 1},
+        abi={name: op.version for name, op in _abi.OPS.items()},
     )
 
 
 def why_not(request: _abi.Request) -> str | None:
     """Return None if this backend can run the request, else one sentence that says why not."""
-    if request.op not in describe().abi:
+    if request.op not in _abi.OPS:
         return f"this version has no kernel for {request.op}."
     if request.device_type == "cpu" and not _env_flag("TRITON_INTERPRET"):
         return (
@@ -64,7 +64,7 @@ def why_not(request: _abi.Request) -> str | None:
 
 def load(op: str) -> Callable[..., None]:
     """Return the raw function of an operation; KeyError for an unknown one."""
-    if op not in describe().abi:
+    if op not in _abi.OPS:
         raise KeyError(op)
     function: Callable[..., None] = getattr(importlib.import_module(f"{__package__}.indexer_q.launch"), op)
     return function

@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _abi, _reference_provider
 
@@ -65,7 +65,7 @@ def forced_by_environment() -> str | None:
 # What `_abi.py` has providers hold beside `describe`.
 _PROVIDER_MEMBERS = ("why_not", "load", "warmup_jobs", "compile_count", "environment", "CompileError")
 
-Attempt = Callable[[Backend, Callable[..., None], Sequence[str]], None]
+Result = TypeVar("Result")
 
 _lock = threading.Lock()
 _found: tuple[Backend, ...] | None = None
@@ -103,8 +103,12 @@ def verdicts(request: _abi.Request, forced: str | None) -> list[Verdict]:
     return answers
 
 
-def run_first(request: _abi.Request, forced: str | None, attempt: Attempt) -> Callable[..., None]:
-    """Call `attempt(backend, raw, passed_over)` for the best backend; return its raw function.
+def run_first(
+    request: _abi.Request,
+    forced: str | None,
+    attempt: Callable[[Backend, Callable[..., None], Sequence[str]], Result],
+) -> Result:
+    """Call `attempt(backend, raw, passed_over)` for the best backend and return what it returns.
 
     A backend that fails to compile is passed over with one warning, or its error is raised where it was forced.
     Raises BackendUnavailableError where no backend can run the request.
@@ -117,13 +121,11 @@ def run_first(request: _abi.Request, forced: str | None, attempt: Attempt) -> Ca
             raw, reason = _load(backend, request.op)
             if raw is not None:
                 try:
-                    attempt(backend, raw, passed_over)
+                    return attempt(backend, raw, passed_over)
                 except backend.provider.CompileError as error:
                     if forced is not None:
                         raise
                     reason = _remember_compile_failure(backend, request, error)
-                else:
-                    return raw
         if backend.name == forced:
             raise BackendUnavailableError(f"backend {forced!r} was forced and cannot run {request.op}: {reason}")
         if backend.usable:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _abi, _backends, _requests
-from .indexer import PUBLIC_NAMES
+from .indexer import PUBLIC_NAMES, input_tensors, op_name
 from .specs import DEEPSEEK_V4, IndexerQSpec, check_spec
 
 
@@ -47,13 +47,8 @@ def explain(
 
     Raises TypeError or ValueError as the call would for arguments that no backend takes.
     """
-    op = _abi.OPS["indexer_q_mxfp4" if use_fp4 else "indexer_q_fp8"]
-    inputs = {
-        "positions": positions,
-        "q": index_q,
-        "cos_sin_cache": index_q_cos_sin_cache,
-        "weights": index_weights,
-    }
+    op = _abi.OPS[op_name(use_fp4)]
+    inputs = input_tensors(positions, index_q, index_q_cos_sin_cache, index_weights)
     _requests.check(op, inputs, PUBLIC_NAMES)
     check_spec(spec)
     facts = {name: _requests.facts_of(tensor) for name, tensor in inputs.items()}

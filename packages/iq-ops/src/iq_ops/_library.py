@@ -160,18 +160,19 @@ def _first_call(
         **dict(zip(_abi.OPTIONS, options, strict=True)),
     }
     forced = backend or _backends.forced_by_environment()
-    run: list[Callable[..., None]] = []
 
-    def attempt(backend: _backends.Backend, raw: Callable[..., None], passed_over: Sequence[str]) -> None:
+    def attempt(
+        backend: _backends.Backend, raw: Callable[..., None], passed_over: Sequence[str]
+    ) -> Callable[..., None]:
         if backend.name == "reference" and forced is None and request.device_type != "cpu":
             _backends.warn_of_slow_reference(request, passed_over)
         raw(**arguments)
-        run.append(_backends.bound(backend, request) or _by_keyword(raw, tuple(arguments)[: -len(options)], options))
+        return _backends.bound(backend, request) or _by_keyword(raw, tuple(arguments)[: -len(options)], options)
 
-    _backends.run_first(request, forced, attempt)
+    run = _backends.run_first(request, forced, attempt)
     if len(_signatures) >= MAX_SIGNATURES:
         _signatures.clear()
-    _signatures[key] = run[-1], [_requests.extent(tensor) for tensor in tensors.values()]
+    _signatures[key] = run, [_requests.extent(tensor) for tensor in tensors.values()]
 
 
 def _by_keyword(

@@ -40,10 +40,10 @@ def warmup(
     Raises ValueError or TypeError for what no call can have, BackendUnavailableError for a named backend that cannot
     run the calls, and the provider's CompileError where a backend that was named fails to compile.
     """
-    for fmt in (formats,) if isinstance(formats, str) else formats:
-        if fmt not in FORMATS or formats == fmt:
-            expected = " or ".join(map(repr, FORMATS))
-            raise ValueError(_checks.describe_mismatch("formats", expected, repr(fmt), "pass a tuple of these names."))
+    unknown = [formats] if isinstance(formats, str) else [fmt for fmt in formats if fmt not in FORMATS]
+    if unknown:
+        expected, remedy = " or ".join(map(repr, FORMATS)), "pass a tuple of these names."
+        raise ValueError(_checks.describe_mismatch("formats", expected, repr(unknown[0]), remedy))
     check_spec(spec)
     _checks.check_sizes(
         {"H": num_heads, "D": head_dim, "R": rope_dim}, {"H": "num_heads", "D": "head_dim", "R": "rope_dim"}

@@ -90,9 +90,9 @@ def fused_indexer_q_rope_quant(
             q_scale = q_scale.view(torch.int32).squeeze(-1)
         return (q_packed, q_scale), weights_out
     except (TypeError, ValueError, AttributeError, RuntimeError):
-        tensors = _inputs(positions, index_q, index_q_cos_sin_cache, index_weights)
+        tensors = input_tensors(positions, index_q, index_q_cos_sin_cache, index_weights)
         scales = _scales(index_weights_softmax_scale, index_weights_head_scale)
-        error = _public_error(_op(use_fp4), tensors, scales, spec, backend)
+        error = _public_error(op_name(use_fp4), tensors, scales, spec, backend)
         if error is not None:
             raise error from None
         raise
@@ -155,22 +155,25 @@ def fused_indexer_q_rope_quant_out(
         )  # fmt: skip
         return None
     except (TypeError, ValueError, AttributeError, RuntimeError):
-        tensors = _inputs(positions, index_q, index_q_cos_sin_cache, index_weights)
+        tensors = input_tensors(positions, index_q, index_q_cos_sin_cache, index_weights)
         outputs = {"q_packed": q_out} if use_fp4 else {"q_fp8": q_out}
         if use_fp4 and q_scale_out is not None:
             outputs["q_scale"] = q_scale_out
         scales = _scales(index_weights_softmax_scale, index_weights_head_scale)
-        error = _public_error(_op(use_fp4), {**tensors, **outputs, "weights_out": weights_out}, scales, spec, backend)
+        tensors |= {**outputs, "weights_out": weights_out}
+        error = _public_error(op_name(use_fp4), tensors, scales, spec, backend)
         if error is not None:
             raise error from None
         raise
 
 
-def _op(use_fp4: bool) -> str:
+def op_name(use_fp4: bool) -> str:
+    """The operation that runs a format."""
     return "indexer_q_mxfp4" if use_fp4 else "indexer_q_fp8"
 
 
-def _inputs(positions: Tensor, q: Tensor, cos_sin_cache: Tensor, weights: Tensor) -> dict[str, Tensor]:
+def input_tensors(positions: Tensor, q: Tensor, cos_sin_cache: Tensor, weights: Tensor) -> dict[str, Tensor]:
+    """The inputs of a call by their ABI names."""
     return {"positions": positions, "q": q, "cos_sin_cache": cos_sin_cache, "weights": weights}
 
 
