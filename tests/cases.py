@@ -64,6 +64,21 @@ class Case:
             **self.options,
         }
 
+    def workload_fields(self, target: str, device_index: int | None = None) -> dict[str, Any]:
+        """What a package's `_abi.Workload` says of this case."""
+        named = ("positions", "cos_sin_cache", "weights")
+        dtypes = {name: getattr(self, name).dtype for name in named} | {"weights_out": self.weights_out_dtype}
+        return {
+            "op": self.op,
+            "num_heads": self.q.shape[1],
+            "head_dim": self.q.shape[2],
+            "rope_dim": self.cos_sin_cache.shape[1],
+            **{f"{name}_dtype": str(dtype).removeprefix("torch.") for name, dtype in dtypes.items()},
+            **self.options,
+            "target": target,
+            "device_index": device_index,
+        }
+
     @property
     def positional(self) -> tuple[Any, ...]:
         """The positional arguments of `fused_indexer_q_rope_quant`, up to and with use_fp4 and weights_out_dtype."""

@@ -11,6 +11,7 @@ import torch
 from tests.cases import Case, first_difference
 
 from .launch import Execution
+from .placement import placed_tensors
 
 CUTE, TRITON = "cute", "triton"
 TARGETS = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")  # cute compiles sm_90 and later as sm_90a, sm_100a, sm_120a
@@ -31,10 +32,10 @@ def launched(backend: str, case: Case, target: str) -> Program:
     if backend == CUTE:
         from . import cute_kernels
 
-        return _cute(cute_kernels.choose(case, target, cute_kernels.placed_tensors(case)))
+        return _cute(cute_kernels.choose(case, target, placed_tensors(case)))
     from . import triton_kernels
 
-    variant, _ = triton_kernels.launches(case, target, triton_kernels.placed_tensors(case))
+    variant, _ = triton_kernels.launches(case, target, placed_tensors(case))
     return Program(TRITON, variant.label, variant, triton_kernels.compiled(variant).ptx)
 
 
@@ -42,7 +43,7 @@ def for_other_lengths(case: Case, target: str) -> list[Program]:
     """Every program that cute would launch for a case like this one, whatever its number of tokens."""
     from . import cute_kernels
 
-    steps = cute_kernels.schedule(case, target, cute_kernels.placed_tensors(case))
+    steps = cute_kernels.schedule(case, target, placed_tensors(case))
     return [_cute(variant) for variant in dict.fromkeys(variant for _, variant in steps)]
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import tempfile
 from functools import lru_cache
 
-import torch
-from torch import Tensor
-
 from iq_kernels_cute import _abi
 from iq_kernels_cute.indexer_q import config, layout
 from tests.cases import Case
@@ -15,7 +12,7 @@ from tests.cases import Case
 from .cute_host import HostLauncher
 from .launch import Execution, Launch, execute
 from .parse import parse
-from .placement import Placed, place
+from .placement import Placed, placed_tensors
 
 
 class CuteKernel:
@@ -38,46 +35,18 @@ def compiled(variant: config.Variant) -> CuteKernel:
     return CuteKernel(variant)
 
 
-def workload(case: Case, target: str) -> _abi.Workload:
-    """The workload that a case belongs to."""
-    _, num_heads, head_dim = case.q.shape
-    dtypes = {
-        f"{name}_dtype": str(getattr(case, name).dtype).removeprefix("torch.")
-        for name in ("positions", "cos_sin_cache", "weights")
-    }
-    return _abi.Workload(
-        op=case.op,
-        num_heads=num_heads,
-        head_dim=head_dim,
-        rope_dim=case.cos_sin_cache.shape[1],
-        target=target,
-        device_index=None,
-        weights_out_dtype=str(case.weights_out_dtype).removeprefix("torch."),
-        **case.options,
-        **dtypes,
-    )
-
-
-def schedule(case: Case, target: str, placed: dict[str, Placed]) -> list[tuple[int, config.Variant]]:
+def schedule(case: Case, target: str, placed: dict[str, Placed]) -> tuple[tuple[int, config.Variant], ...]:
     """The variants that the launch code has for these strides and alignments, and up to how many tokens."""
     facts = {name: _facts(each) for name, each in placed.items()}
     problem = layout.problem(case.op, facts)
     if problem is not None:
         raise ValueError(f"the kernels refuse this case: {problem}")
-    return config.schedule(workload(case, target), layout.is_dense(target, facts))
+    return config.schedule(_abi.Workload(**case.workload_fields(target)), layout.is_dense(target, facts))
 
 
 def choose(case: Case, target: str, placed: dict[str, Placed]) -> config.Variant:
     """The variant that the launch code takes for this case."""
     return next(variant for limit, variant in schedule(case, target, placed) if case.q.shape[0] <= limit)
-
-
-def placed_tensors(case: Case) -> dict[str, Placed]:
-    """The case's inputs and its outputs, which hold nothing yet, at their addresses."""
-    tensors: dict[str, Tensor] = {name: getattr(case, name) for name in ("positions", "q", "cos_sin_cache", "weights")}
-    shapes = case.output_shapes()
-    tensors |= {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
-    return place(tensors, frozenset(shapes))
 
 
 def run(case: Case, variant: config.Variant, ptx: str | None = None) -> Execution:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tests.cases import Case
+
 from .memory import Memory, Region
 
 FIRST_ADDRESS = 0x7E00_0000_0000
@@ -41,6 +43,14 @@ def place(tensors: dict[str, Tensor], outputs: frozenset[str]) -> dict[str, Plac
         offset = tensor.storage_offset() * tensor.element_size() % _UNIT
         placed[name] = Placed(name, tensor, FIRST_ADDRESS + number * _SLOT + offset, name in outputs)
     return placed
+
+
+def placed_tensors(case: Case) -> dict[str, Placed]:
+    """The case's inputs and its outputs, which hold nothing yet, at their addresses."""
+    tensors: dict[str, Tensor] = {name: getattr(case, name) for name in ("positions", "q", "cos_sin_cache", "weights")}
+    shapes = case.output_shapes()
+    tensors |= {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
+    return place(tensors, frozenset(shapes))
 
 
 def register(memory: Memory, placed: dict[str, Placed]) -> dict[str, Region]:

@@ -12,14 +12,13 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import Tensor
 
 from iq_kernels_triton.indexer_q import compiling, config, launch
 from tests.cases import Case
 
 from .launch import Execution, Launch, execute
 from .parse import parse
-from .placement import Placed, place
+from .placement import Placed, placed_tensors
 from .syntax import Parameter
 
 
@@ -85,14 +84,6 @@ class _OnDevice:
 
     def __getattr__(self, name: str) -> Any:  # stride(), element_size(), is_contiguous(), ...
         return getattr(self._placed.tensor, name)
-
-
-def placed_tensors(case: Case) -> dict[str, Placed]:
-    """The case's inputs and its outputs, which hold nothing yet, at their addresses."""
-    tensors: dict[str, Tensor] = {name: getattr(case, name) for name in ("positions", "q", "cos_sin_cache", "weights")}
-    shapes = case.output_shapes()
-    tensors |= {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
-    return place(tensors, frozenset(shapes))
 
 
 def launches(case: Case, target: str, placed: dict[str, Placed]) -> tuple[config.Variant, Launch]:
