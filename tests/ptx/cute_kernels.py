@@ -16,14 +16,15 @@ from .placement import Placed, placed_tensors
 
 
 class CuteKernel:
-    """One compiled variant: its PTX, parsed, and its launcher."""
+    """One compiled variant: its PTX, parsed, the cubin made of it, and its launcher."""
 
     def __init__(self, variant: config.Variant) -> None:
         from iq_kernels_cute.indexer_q.compiling import compile_variant
 
         with tempfile.TemporaryDirectory() as folder:
-            self._compiled = compile_variant(variant, f"--keep-ptx --dump-dir={folder}")
+            self._compiled = compile_variant(variant, f"--keep-ptx --keep-cubin --dump-dir={folder}")
             self.ptx: str = self._compiled.artifacts.PTX
+            self.cubin: bytes = self._compiled.artifacts.CUBIN
         self.variant = variant
         self.kernel = parse(self.ptx).kernel()
         self.launcher = HostLauncher(self._compiled, self.kernel)

@@ -1,4 +1,4 @@
-"""Run a kernel's PTX through the CUDA driver: load the text, launch with a given parameter block. Needs a GPU."""
+"""Run a kernel's cubin through the CUDA driver with a given parameter block. Needs a GPU."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ from .launch import Launch
 from .syntax import Kernel
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # CU_JIT_ERROR_LOG_BUFFER and its size
-_LOG_BYTES = 8192
 
 
-def launch(ptx: str, kernel: Kernel, made: Launch) -> None:
-    """Load `ptx`, launch `kernel` as `made` says on the current device, and wait. RuntimeError carries the driver's."""
+def launch(cubin: bytes, kernel: Kernel, made: Launch) -> None:
+    """Load `cubin`, launch its `kernel` as `made` says on the current device, and wait.
+
+    RuntimeError carries the driver's error. PTX is not loaded: the compilers' is often newer than the driver reads.
+    """
     driver = _driver()
     torch.cuda.init()
     torch.cuda.synchronize()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    log = ctypes.create_string_buffer(_LOG_BYTES)
-    names = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
-    values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
-    status = driver.cuModuleLoadDataEx(ctypes.byref(module), ptx.encode() + b"\0", 2, names, values)
-    _check(status, f"cuModuleLoadDataEx: {log.value.decode(errors='replace')}")
+    _check(driver.cuModuleLoadData(ctypes.byref(module), cubin), "cuModuleLoadData")
     try:
         _check(driver.cuModuleGetFunction(ctypes.byref(function), module, kernel.name.encode()), "cuModuleGetFunction")
         status = driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, made.dynamic_shared)

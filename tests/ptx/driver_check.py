@@ -1,9 +1,10 @@
-"""The same PTX, run by the CUDA driver and by the interpreter over the same tensors: every output byte must agree.
+"""A kernel's PTX in the interpreter, the cubin made of that PTX on the GPU: every output byte must agree.
 
 python -m tests.ptx.driver_check [--backend cute] [--case v4_fp8 ...]   (on a machine with an NVIDIA GPU)
 
-Both runs get one launch, made by the kernel's own launcher for tensors at their addresses on the GPU. The interpreter
-sees CPU copies of them at the same addresses.
+The cubin is the one that the compiler's own ptxas made of exactly this PTX and that production code loads. Both runs
+get one launch, made by the kernel's own launcher for tensors at their addresses on the GPU. The interpreter sees CPU
+copies of them at the same addresses.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def check(backend: str, case: cases.Case, target: str) -> str | None:
     placed = {
         name: Placed(name, _cpu_copy(tensor), tensor.data_ptr(), name in outputs) for name, tensor in tensors.items()
     }
-    ptx, kernel, made, contract = _launch(backend, case, target, placed)
+    cubin, kernel, made, contract = launch_of(backend, case, target, placed)
     interpreted = execute(kernel, made, placed, contract)
-    driver.launch(ptx, kernel, made)
+    driver.launch(cubin, kernel, made)
     return difference_of(interpreted, {name: tensor.cpu() for name, tensor in outputs.items()})
 
 
@@ -64,18 +65,21 @@ def current_target() -> str:
     return f"sm_{major}{minor}"
 
 
-def _launch(backend: str, case: cases.Case, target: str, placed: dict[str, Placed]) -> tuple[str, Kernel, Launch, bool]:
+def launch_of(
+    backend: str, case: cases.Case, target: str, placed: dict[str, Placed]
+) -> tuple[bytes, Kernel, Launch, bool]:
+    """The cubin, the kernel parsed from its PTX, the launch, and whether ptxas was allowed to contract."""
     if backend == CUTE:
         from . import cute_kernels
 
         variant = cute_kernels.choose(case, target, placed)
         compiled = cute_kernels.compiled(variant)
-        return compiled.ptx, compiled.kernel, cute_kernels.launch(compiled, case, placed), True
+        return compiled.cubin, compiled.kernel, cute_kernels.launch(compiled, case, placed), True
     from . import triton_kernels
 
     chosen, made = triton_kernels.launches(case, target, placed)
     program = triton_kernels.compiled(chosen)
-    return program.ptx, program.kernel, made, program.compiled.metadata.enable_fp_fusion
+    return program.cubin, program.kernel, made, program.compiled.metadata.enable_fp_fusion
 
 
 def _cpu_copy(tensor: torch.Tensor) -> torch.Tensor:

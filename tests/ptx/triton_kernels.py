@@ -23,12 +23,13 @@ from .syntax import Parameter
 
 
 class TritonKernel:
-    """One compiled variant: its PTX, parsed, and its metadata."""
+    """One compiled variant: its PTX, parsed, the cubin made of it, and its metadata."""
 
     def __init__(self, variant: config.Variant) -> None:
         self.variant = variant
         self.compiled = compiling.compile_variant(variant, None)
         self.ptx: str = self.compiled.asm["ptx"]
+        self.cubin: bytes = self.compiled.asm["cubin"]
         self.kernel = parse(self.ptx).kernel()
 
     def launch(self, grid: tuple[int, int, int], arguments: list[int | float]) -> Launch:
