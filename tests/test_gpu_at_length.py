@@ -37,14 +37,20 @@ def test_a_hundred_million_random_elements(fmt, options):
     torch.cuda.empty_cache()
 
 
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+# CuTeDSL finds out the architecture with driver calls that may fail, and handles it. memcheck would count each of them
+# as an error of the program; with their report off it counts wrong accesses of memory alone.
+TOOLS = {"memcheck": ["--report-api-errors", "no"], "racecheck": []}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize(("backend", "layout"), [("cute", "contiguous"), ("cute", "slice"), ("triton", "offset")])
 @pytest.mark.parametrize("fmt", cases.FORMATS)
 def test_compute_sanitizer_finds_nothing(tool, backend, layout, fmt):
     sanitizer = shutil.which("compute-sanitizer")
     assert sanitizer, "compute-sanitizer comes with the CUDA toolkit and must be on PATH"
+    call = [sys.executable, "-c", ONE_CALL, backend, fmt, layout]
     done = subprocess.run(
-        [sanitizer, "--tool", tool, "--error-exitcode", "9", sys.executable, "-c", ONE_CALL, backend, fmt, layout],
+        [sanitizer, "--tool", tool, *TOOLS[tool], "--error-exitcode", "9", *call],
         cwd=cases.GOLDEN.parent,
         capture_output=True,
         text=True,
