@@ -468,5 +468,5 @@ def test_a_captured_graph_reads_the_table_as_it_is_written_later():
     freqs_cis.copy_(freqs_cis.flip(0))
     eager = sglang_call(name, case, freqs_cis)
     graph.replay()
-    assert torch.equal(result[0].view(torch.uint8), eager[0].view(torch.uint8))
-    assert torch.equal(result[1], eager[1])
+    # A position past the table makes NaN of its row's weights.
+    cases.assert_same(raw_of_sglang(case, result), raw_of_sglang(case, eager))
