@@ -180,7 +180,9 @@ def minimum(m: Modifiers) -> Op:
     """(Half Precision) Floating-Point Instructions: min, max, of two values or, for f32, three.
 
     -0 is below +0. Without `.NaN` a NaN gives way to a number; with it any NaN gives the canonical NaN. `.abs` compares
-    magnitudes; `.xorsign` then gives the result the product of the signs.
+    magnitudes; `.xorsign` then gives the result the product of the signs, unless the result is NaN. (So the ISA says in
+    words and for single values; its pseudocode for pairs looks at `a` for a NaN in place of the result. The two differ
+    in sign bits alone.)
     """
     ftz, propagate = m.flag("ftz"), m.flag("NaN")
     xorsign, magnitudes = m.flag("xorsign"), m.flag("abs")
