@@ -13,11 +13,13 @@ from collections.abc import Callable
 import numpy as np
 
 from .contraction import Product
+from .copies import Copies
 from .dispatch import compile_kernel
 from .errors import ExecutionError, PtxError
 from .instructions.warp import membermask
 from .memory import WARP, Memory, Region
 from .scalars import SCALARS, STORAGE
+from .shared import SharedMemory
 from .special import special_registers
 from .syntax import (
     Float,
@@ -107,10 +109,8 @@ class Machine:
             base = -(-(base + variable.size + 256) // 256) * 256
         self.shared_bytes += dynamic_shared
         self.shared_stride = -(-self.shared_bytes // 256) * 256
-        self.shared = Memory(self.describe_thread, self.lanes)
-        if self.shared_stride:
-            blocks = int(np.prod(self.grid))
-            self.shared.add(Region("shared memory", 0, blocks * self.shared_stride, writable=True))
+        self.shared = SharedMemory(self.describe_thread, self.lanes, int(np.prod(self.grid)) * self.shared_stride)
+        self.copies = Copies(self.shared, self.lanes)
 
     def describe_thread(self, lane: int) -> str:
         """`block (x, y, z) thread (x, y, z)`."""

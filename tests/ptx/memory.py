@@ -1,10 +1,9 @@
 """Memory of a launch: registered tensors, each access checked byte by byte.
 
 Checked: the access lies inside one region; its address is a multiple of its width (PTX ISA, Addresses as Operands);
-nothing reads a byte nobody wrote; no two threads write the same byte, and none reads what another wrote, without a
-barrier between them (but one instruction may store equal bytes to one place of shared memory); read-only regions are
-not written. An error names the PTX line, the thread and the region.
-Not checked: that a write waits for the reads of other threads before it.
+nothing reads a byte nobody wrote; no two threads write the same byte, and none reads what another wrote; read-only
+regions are not written. An error names the PTX line, the thread and the region. In shared memory barriers order
+accesses: `shared.py`. Not checked in global memory: that a thread overwrites what another has yet to read.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class Region:
     known: np.ndarray = field(init=False)  # 1: the byte has a value
     writer: np.ndarray = field(init=False)  # thread that wrote the byte during the launch
     line: np.ndarray = field(init=False)  # PTX line of that store
-    epochs: np.ndarray = field(init=False)  # when it was written, by the barriers of the block and of the warp
 
     def __post_init__(self) -> None:
         self.origin = self.base // _UNIT * _UNIT
@@ -47,7 +45,6 @@ class Region:
         if self.writable:
             self.writer = np.full(length, NOBODY, np.int32)
             self.line = np.zeros(length, np.int32)
-            self.epochs = np.zeros((2, length), np.int32)
 
     def fill(self, content: np.ndarray, known: np.ndarray | None = None) -> None:
         """Give the region its bytes before the launch; `known` marks those that have a value (all, if left out)."""
@@ -68,14 +65,14 @@ class Region:
 
 
 class Memory:
-    """The regions of one address space."""
+    """The regions of one address space. `describe_thread` names a thread in errors."""
 
-    def __init__(self, describe_thread: DescribeThread, lanes: int = 0) -> None:
-        """Make an empty memory for up to `lanes` threads; 0: barriers order nothing (global memory)."""
+    equal_stores_may_meet = False  # whether one instruction may store equal bytes to one place
+
+    def __init__(self, describe_thread: DescribeThread) -> None:
         self._describe_thread = describe_thread
         self._regions: list[Region] = []
         self._bases = np.zeros(0, np.int64)
-        self._epochs = np.zeros((2, lanes), np.int32)  # barriers that each thread has passed: block's, warp's
 
     def add(self, region: Region) -> Region:
         """Register a region; it may not overlap another."""
@@ -87,10 +84,6 @@ class Memory:
         self._bases = np.array([each.base for each in self._regions], np.int64)
         return region
 
-    def pass_barrier(self, threads: np.ndarray, whole_block: bool) -> None:
-        """Order what `threads` did before against what they do from now on: all of a block, or all of a warp."""
-        self._epochs[0 if whole_block else 1, threads] += 1
-
     def load(
         self, addresses: np.ndarray, width: int, threads: np.ndarray, ins: Instruction, coherent: bool = True
     ) -> np.ndarray:
@@ -100,11 +93,11 @@ class Memory:
             who = threads[chosen]
             if not coherent and region.writable:
                 self._fail(ins, int(who[0]), f"reads {region.name}, which the kernel may write, with .nc")
+            if region.writable:
+                self._check_read(region, rows, width, who, ins)
             known = region.known.reshape(-1, width)[rows]
             if not known.all():
                 self._fail_at(ins, region, rows, width, who, known == 0, "reads a byte nobody wrote")
-            if region.writable:
-                self._check_order(region, rows, width, who, ins, "reads a byte written by")
             result[chosen] = region.data.reshape(-1, width)[rows]
         return result
 
@@ -117,12 +110,12 @@ class Memory:
                 self._fail_at(
                     ins, region, rows, width, who, np.ones((len(rows), width), bool), "writes read-only memory"
                 )
-            self._check_order(region, rows, width, who, ins, "writes a byte written by")
+            self._check_write(region, rows, width, who, ins)
             writer = region.writer.reshape(-1, width)
             writer[rows] = who[:, None]
             region.data.reshape(-1, width)[rows] = values[chosen]
             lost = writer[rows] != who[:, None]
-            if self._epochs.size:  # compilers let lanes that hold copies of one value all store it to shared memory
+            if self.equal_stores_may_meet:
                 lost &= region.data.reshape(-1, width)[rows] != values[chosen]
             if lost.any():
                 other = int(writer[rows][lost][0])
@@ -130,8 +123,7 @@ class Memory:
                 self._fail_at(ins, region, rows, width, who, lost, what)
             region.known.reshape(-1, width)[rows] = 1
             region.line.reshape(-1, width)[rows] = ins.line
-            if self._epochs.size:
-                region.epochs.reshape(2, -1, width)[:, rows] = self._epochs[:, who, None]
+            self._note_write(rows, width, who)
 
     def touch(self, addresses: np.ndarray, threads: np.ndarray, ins: Instruction) -> None:
         """Check that each address lies in a region; nothing is read."""
@@ -166,15 +158,28 @@ class Memory:
             found.append((region, chosen, (here - region.origin) // width))
         return found
 
-    def _check_order(
+    def _check_read(self, region: Region, rows: np.ndarray, width: int, who: np.ndarray, ins: Instruction) -> None:
+        """Before a thread reads a byte of a writable region."""
+        self._check_writers(region, rows, width, who, ins, "reads a byte written by")
+
+    def _check_write(self, region: Region, rows: np.ndarray, width: int, who: np.ndarray, ins: Instruction) -> None:
+        """Before a thread writes a byte."""
+        self._check_writers(region, rows, width, who, ins, "writes a byte written by")
+
+    def _note_write(self, rows: np.ndarray, width: int, who: np.ndarray) -> None:
+        """After a thread has written a byte."""
+
+    def _written_before(self, rows: np.ndarray, width: int, writer: np.ndarray, who: np.ndarray) -> np.ndarray | bool:
+        """Which bytes' writes are ordered before what `who` does now: in global memory none."""
+        return False
+
+    def _check_writers(
         self, region: Region, rows: np.ndarray, width: int, who: np.ndarray, ins: Instruction, what: str
     ) -> None:
         writer = region.writer.reshape(-1, width)[rows]
         conflict = (writer != NOBODY) & (writer != who[:, None])
-        if self._epochs.size:
-            before = region.epochs.reshape(2, -1, width)[:, rows] < self._epochs[:, who, None]
-            same_warp = writer // WARP == who[:, None] // WARP
-            conflict &= ~(before[0] | (before[1] & same_warp))
+        if conflict.any():
+            conflict &= np.logical_not(self._written_before(rows, width, writer, who))
         if conflict.any():
             at = tuple(np.argwhere(conflict)[0])
             other = self._describe_thread(int(writer[at]))

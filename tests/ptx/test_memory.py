@@ -109,6 +109,22 @@ def test_wrong_shared_accesses(body: str, message: str) -> None:
         run(body, shared=256)
 
 
+def test_below_the_start_of_a_later_blocks_shared_memory() -> None:
+    body = "mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 1; mov.u64 %rd5, 0; @%p1 ld.shared.b32 %r2, [%rd5+-4]; ret;"
+    with pytest.raises(
+        ExecutionError, match=r"block \(1, 0, 0\) thread \(0, 0, 0\) is out of bounds at byte \d+ of 256"
+    ):
+        run(body, shared=256, blocks=2)
+
+
+def test_a_32_bit_address_and_its_offset_wrap_together() -> None:
+    body = """mov.u32 %r1, -64; mad.lo.u32 %r1, %r0, 4, %r1; st.shared.b32 [%r1+64], %r0; ld.shared.b32 %r9, [%r1+64];
+        st.global.b32 [%rd3], %r9; ret;"""
+    assert (words(body, shared=128) == np.arange(32)).all()
+    with pytest.raises(ExecutionError, match="out of bounds at byte 4294967292 of 128"):
+        words(body.replace("+64", "+60"), shared=128)
+
+
 def test_equal_values_may_meet_in_shared_memory() -> None:
     body = "mov.u32 %r1, 7; st.shared.b32 [0], %r1; bar.sync 0; ld.shared.b32 %r9, [0]; st.global.b32 [%rd3], %r9; ret;"
     assert (words(body, shared=256) == 7).all()

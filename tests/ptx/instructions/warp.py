@@ -189,7 +189,7 @@ def activemask(machine: Machine, pc: int, ins: Instruction) -> Flow:
 def warp_barrier(machine: Machine, pc: int, ins: Instruction) -> Flow:
     """Parallel Synchronization and Communication Instructions: bar.warp.sync.
 
-    It orders memory for its lanes; the interpreter counts that where they are all lanes of the warp.
+    It orders memory for the lanes that its mask names; the interpreter counts that where those are all of the warp.
     """
     m = Modifiers(ins.root, ins.modifiers, 1)
     m.one_of("warp")
@@ -197,14 +197,11 @@ def warp_barrier(machine: Machine, pc: int, ins: Instruction) -> Flow:
     m.finish()
 
     def action(threads: Threads, masks: np.ndarray) -> None:
-        whole = np.bincount(threads // WARP, minlength=machine.lanes // WARP) == _alive_lanes(machine)
-        machine.shared.pass_barrier(threads[whole[threads // WARP]], whole_block=False)
+        alive = (machine.alive.reshape(-1, WARP) << _LANES.astype(np.int64)).sum(-1).astype(np.uint64)
+        whole = alive[threads // WARP] & ~masks == 0
+        machine.shared.pass_barrier(threads[whole], whole_block=False)
 
     return synchronized(machine, pc, ins, action)
-
-
-def _alive_lanes(machine: Machine) -> np.ndarray:
-    return machine.alive.reshape(-1, WARP).sum(-1)
 
 
 FLOWS: dict[str, Callable[[Machine, int, Instruction], Flow]] = {
