@@ -57,11 +57,16 @@ PROGRAM = """
 import torch, iq_ops, cases
 case = cases.random_case(1, tokens=4, edges=False)
 case.q[2, 0, 0] = torch.nan
-try:
-    iq_ops.fused_indexer_q_rope_quant(*case.positional)
-    print("passed")
-except ValueError as error:
-    print(error)
+outputs = torch.empty(case.q.shape, dtype=torch.uint8), torch.empty(case.weights.shape)
+for call, arguments in (
+    (iq_ops.fused_indexer_q_rope_quant, case.positional),
+    (torch.ops.iq_ops.indexer_q_fp8, (*case.positional[:6], *outputs)),
+):
+    try:
+        call(*arguments)
+        print("passed")
+    except ValueError as error:
+        print(error)
 """
 
 
@@ -69,8 +74,8 @@ except ValueError as error:
     ("value", "message"),
     [("1", "IQ_OPS_CHECK=1: q: expected finite values, got nan at token 2, head 0, dim 0"), ("0", "passed")],
 )
-def test_the_environment_turns_it_on(value, message):
+def test_the_environment_turns_it_on_for_public_calls_and_for_the_op(value, message):
     environment = {**os.environ, "IQ_OPS_CHECK": value, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert message in done.stdout
+    assert [message in line for line in done.stdout.splitlines()] == [True, True]

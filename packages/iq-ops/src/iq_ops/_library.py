@@ -40,6 +40,7 @@ def forget_signatures() -> None:
     _signatures.clear()
 
 
+@_debug.checking
 def indexer_q_fp8(
     positions: Tensor,
     q: Tensor,
@@ -87,6 +88,7 @@ def indexer_q_fp8(
     _first_call("indexer_q_fp8", key, tensors, scales, (rope_style, rope_at, hadamard), backend)
 
 
+@_debug.checking
 def indexer_q_mxfp4(
     positions: Tensor,
     q: Tensor,
@@ -182,7 +184,7 @@ def _by_keyword(
     chosen = dict(zip(_abi.OPTIONS, options, strict=True))
 
     def run(*arguments: Any) -> None:
-        raw(**dict(zip(names, arguments, strict=True)), **chosen)
+        raw(**dict(zip(names, arguments)), **chosen)  # noqa: B905 - the ops count them
 
     return run
 
@@ -211,7 +213,7 @@ _library = torch.library.Library("iq_ops", "FRAGMENT")
 for _name, _implementation in (("indexer_q_fp8", indexer_q_fp8), ("indexer_q_mxfp4", indexer_q_mxfp4)):
     _library.define(_name + SCHEMAS[_name], tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))
     for _dispatch_key in ("CPU", "CUDA"):
-        _library.impl(_name, _debug.checking(_implementation) if _debug.ENABLED else _implementation, _dispatch_key)
+        _library.impl(_name, _implementation, _dispatch_key)
     torch.library.register_fake(f"iq_ops::{_name}", _fake(_name), lib=_library)
 
 INDEXER_Q_FP8 = torch.ops.iq_ops.indexer_q_fp8.default

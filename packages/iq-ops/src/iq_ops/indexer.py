@@ -1,4 +1,4 @@
-"""The public functions: allocate the outputs, call the registered op, view its bytes.
+"""The public functions: allocate the outputs, call the op or what implements it, view its bytes.
 
 What a call returns is CONTRACT 1: rotated queries in FP8 (e4m3fn) with the power-of-two row scale folded into the
 head weights, or in MXFP4 (E2M1 with e8m0 block scales, OCP Microscaling Formats v1.0).
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _abi, _checks, _library, _requests
+from . import _abi, _checks, _direct, _library, _requests
 from .specs import DEEPSEEK_V4, IndexerQSpec, check_spec
 
 # What this module calls the ABI's tensors, for errors that speak the caller's language.
@@ -27,8 +27,9 @@ PUBLIC_NAMES = {
 WEIGHTS_OUT_DTYPES = (torch.float32, torch.bfloat16)
 PACKED_SCALE_HEAD_DIM = 128  # four scale bytes of a row make one little-endian int32
 _CONTIGUOUS = torch.contiguous_format
-_indexer_q_fp8 = _library.INDEXER_Q_FP8
-_indexer_q_mxfp4 = _library.INDEXER_Q_MXFP4
+_goes_unseen = _direct.goes_unseen  # global look-ups, where attributes would cost twice
+_run_fp8, _run_mxfp4 = _library.indexer_q_fp8, _library.indexer_q_mxfp4
+_op_fp8, _op_mxfp4 = _library.INDEXER_Q_FP8, _library.INDEXER_Q_MXFP4
 
 
 def fused_indexer_q_rope_quant(
@@ -70,22 +71,22 @@ def fused_indexer_q_rope_quant(
     try:
         if weights_out_dtype not in WEIGHTS_OUT_DTYPES:
             raise _unknown_weights_out_dtype(weights_out_dtype)
+        inputs = (
+            positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
+            index_weights_head_scale,
+        )  # fmt: skip
+        unseen = _goes_unseen(*inputs)
         weights_out = torch.empty_like(index_weights, dtype=weights_out_dtype, memory_format=_CONTIGUOUS)
         if not use_fp4:
             q_fp8 = torch.empty_like(index_q, dtype=torch.uint8, memory_format=_CONTIGUOUS)
-            _indexer_q_fp8(
-                positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
-                index_weights_head_scale, q_fp8, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend,
-            )  # fmt: skip
+            run = _run_fp8 if unseen else _op_fp8
+            run(*inputs, q_fp8, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend)
             return q_fp8.view(torch.float8_e4m3fn), weights_out
         tokens, heads, head_dim = index_q.shape
-        q_packed = index_q.new_empty((tokens, heads, head_dim // 2), dtype=torch.uint8)
-        q_scale = index_q.new_empty((tokens, heads, head_dim // _abi.MX_BLOCK), dtype=torch.uint8)
-        _indexer_q_mxfp4(
-            positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
-            index_weights_head_scale, q_packed, q_scale, weights_out, spec.rope_style, spec.rope_at, spec.hadamard,
-            backend,
-        )  # fmt: skip
+        q_packed = index_q.new_empty(tokens, heads, head_dim // 2, dtype=torch.uint8)  # a tuple would cost half more
+        q_scale = index_q.new_empty(tokens, heads, head_dim // _abi.MX_BLOCK, dtype=torch.uint8)
+        run = _run_mxfp4 if unseen else _op_mxfp4
+        run(*inputs, q_packed, q_scale, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend)
         if head_dim == PACKED_SCALE_HEAD_DIM:
             q_scale = q_scale.view(torch.int32).squeeze(-1)
         return (q_packed, q_scale), weights_out
@@ -131,6 +132,10 @@ def fused_indexer_q_rope_quant_out(
             q_out=q_out, weights_out=weights_out, q_scale_out=q_scale_out, spec=spec, backend=backend,
         )  # fmt: skip
     try:
+        inputs = (
+            positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
+            index_weights_head_scale,
+        )  # fmt: skip
         # Bytes first: an error then speaks of what is wrong, and not of a float8 or int32 buffer that is right.
         if q_scale_out is not None and q_scale_out.dtype is torch.int32:
             q_scale_out = q_scale_out.unsqueeze(-1).view(torch.uint8)
@@ -141,18 +146,13 @@ def fused_indexer_q_rope_quant_out(
         if not use_fp4:
             if q_scale_out is not None:
                 raise _unexpected_scales()
-            _indexer_q_fp8(
-                positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
-                index_weights_head_scale, q_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend,
-            )  # fmt: skip
+            run = _run_fp8 if _goes_unseen(*inputs, q_out, weights_out) else _op_fp8
+            run(*inputs, q_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend)
             return None
         if q_scale_out is None:
             raise _missing_scales()
-        _indexer_q_mxfp4(
-            positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
-            index_weights_head_scale, q_out, q_scale_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard,
-            backend,
-        )  # fmt: skip
+        run = _run_mxfp4 if _goes_unseen(*inputs, q_out, q_scale_out, weights_out) else _op_mxfp4
+        run(*inputs, q_out, q_scale_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend)
         return None
     except (TypeError, ValueError, AttributeError, RuntimeError):
         tensors = input_tensors(positions, index_q, index_q_cos_sin_cache, index_weights)
