@@ -11,7 +11,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks import calls, devicetime, matrix, report
 
-pytestmark = pytest.mark.benchmark(group="overhead")
+# Collecting what other tests left behind takes as long as thousands of calls: not while a round is timed.
+pytestmark = pytest.mark.benchmark(group="overhead", disable_gc=True)
 IMPORT = """
 import time
 start = time.perf_counter()
