@@ -219,6 +219,18 @@ def test_a_view_with_its_negative_bit_set_is_read_with_its_sign(name, fmt, direc
     assert direct == {f"_run_{fmt}": 1}
 
 
+@pytest.mark.parametrize("name", ["positions", "weights"])  # of q and the cache no strides of zero are taken
+@in_both_formats
+def test_a_zero_tensor_gets_memory_from_the_dispatcher(name, fmt):
+    case = make(fmt)
+    given = getattr(case, name)
+    without_memory = torch._efficientzerotensor(given.shape, dtype=given.dtype)
+    assert without_memory.data_ptr() == 0
+    for _ in range(2):
+        result = quantize(*replace(case, **{name: without_memory}).positional)
+        check(replace(case, **{name: torch.zeros_like(given)}), result)
+
+
 def test_the_imaginary_part_of_a_conjugate_is_read_with_its_sign(direct):
     case = make()
     weights = torch.complex(torch.zeros_like(case.weights), -case.weights).conj().imag

@@ -68,7 +68,7 @@ def indexer_q_fp8(
         (p0 | p1 | p2 | p3 | p4 | p5) & 255 and (p0 & 255, p1 & 255, p2 & 255, p3 & 255, p4 & 255, p5 & 255),
     )  # fmt: skip
     entry = _signatures.get(key)
-    if entry is not None:
+    if entry is not None and p0 and p1 and p2 and p3:  # without memory: no tokens, or a zero tensor
         run, (e0, e1, e2, e3, e4, e5) = entry
         end4, end5 = p4 + e4, p5 + e5
         if (
@@ -118,7 +118,7 @@ def indexer_q_mxfp4(
         and (p0 & 255, p1 & 255, p2 & 255, p3 & 255, p4 & 255, p5 & 255, p6 & 255),
     )  # fmt: skip
     entry = _signatures.get(key)
-    if entry is not None:
+    if entry is not None and p0 and p1 and p2 and p3:  # without memory: no tokens, or a zero tensor
         run, (e0, e1, e2, e3, e4, e5, e6) = entry
         end4, end5, end6 = p4 + e4, p5 + e5, p6 + e6
         if (
@@ -150,6 +150,10 @@ def _first_call(
     backend: str | None,
 ) -> None:
     """Check a call, run it on the first backend that can, and remember which one did."""
+    if any(tensor._is_zerotensor() for tensor in tensors.values()):  # the dispatcher gives it memory, or refuses it
+        values = list(tensors.values())
+        getattr(torch.ops.iq_ops, name)(*values[:4], *scales, *values[4:], *options, backend)
+        return
     _checks.check_options(*options)
     _requests.check(_abi.OPS[name], tensors)
     facts = {argument: _requests.facts_of(tensor) for argument, tensor in tensors.items()}

@@ -134,7 +134,7 @@ def schedule(workload: _abi.Workload, dense: bool) -> tuple[tuple[int, Variant],
     row_bytes = workload.num_heads * workload.head_dim * BF16_BYTES
     limit = MAX_ROWS // workload.num_heads
     steps: list[tuple[int, Variant]] = []
-    for shape in tuning.table(workload.op, capability_of(workload.target) >= WIDE_LOADS, dense):
+    for shape in _table(workload, dense):
         tokens = limit if shape.max_bytes is None else min(limit, shape.max_bytes // row_bytes)
         variant = _fit(workload, shape, dense)
         if steps and steps[-1][1] == variant:
@@ -154,6 +154,11 @@ def variants(workload: _abi.Workload) -> list[Variant]:
     return list(dict.fromkeys(variant for dense in (True, False) for _, variant in schedule(workload, dense)))
 
 
+def _table(workload: _abi.Workload, dense: bool) -> tuple[tuning.Shape, ...]:
+    wide_loads = capability_of(workload.target) >= WIDE_LOADS
+    return tuning.table(workload.op, workload.hadamard, wide_loads, dense)
+
+
 def _fit(workload: _abi.Workload, shape: tuning.Shape, dense: bool) -> Variant:
     """Fit a row of the table to a workload's dims: lanes within a warp, neox halves in whole vectors."""
     arch = compile_arch(workload.target)
@@ -170,10 +175,11 @@ def _fit(workload: _abi.Workload, shape: tuning.Shape, dense: bool) -> Variant:
     as_tuned = (
         capability_of(arch) >= 90
         and workload.rope_style == "interleaved"
-        and not workload.hadamard
         and 2 * workload.rope_dim <= workload.head_dim
         and (vector, chunks) == (shape.vector, shape.chunks)
     )
+    dims_of_shape = shape.vector * shape.chunks * shape.heads_per_thread
+    heads = min(shape.heads_per_thread, max(1, dims_of_shape // (vector * chunks)))
     fields = {
         field.name: getattr(workload, field.name)
         for field in dataclasses.fields(workload)
@@ -185,7 +191,7 @@ def _fit(workload: _abi.Workload, shape: tuning.Shape, dense: bool) -> Variant:
         dense=dense,
         vector=vector,
         chunks=chunks,
-        heads_per_thread=heads_per_thread(workload.num_heads, shape.heads_per_thread),
+        heads_per_thread=heads_per_thread(workload.num_heads, heads),
         threads=shape.threads,
         pdl=capability_of(arch) >= 90,
         load_modifier=shape.load_modifier,

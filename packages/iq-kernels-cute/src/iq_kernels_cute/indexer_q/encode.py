@@ -14,8 +14,7 @@ from .config import Variant
 from .scale import BOTH_HALVES, MAGNITUDE_PAIR, Scale
 
 MINUS_ZERO_PAIR = 0x80008000
-ONE_PAIR = 0x3F803F80
-MINUS_FOUR_PAIR = 0xC080C080
+SIGN_OF_CODE_PAIR = 0x00080008  # where a shift by 12 takes the sign of a bf16
 CODE_ONE = 0x4300  # bf16 128.0; its last bit counts ones
 QUAD_OFFSETS = (CODE_ONE * BOTH_HALVES + 16 * (CODE_ONE + (CODE_ONE >> 8)) * BOTH_HALVES) % 2**32
 FP8_NAN_WORD = 0x7F7F7F7F
@@ -98,10 +97,8 @@ def _e2m1_packed(v: Variant, pairs: list[Uint32], scale: Scale) -> list[Uint32]:
 def _e2m1_pair(pair: Uint32, double: Uint32, single: Uint32, half: Uint32, capability: int) -> Uint32:
     """Two codes, sign included, each above 128.0 in its bf16 half: CODE_ONE + code."""
     magnitudes = pair & MAGNITUDE_PAIR
-    # 132, 134 and 136 rather than 128, 130 and 132: the sign then takes 4 away, or adds 4 to make the code's 8.
-    below_two = ptx.fma_bf16x2(magnitudes, double, 0x43044304)
-    below_four = ptx.fma_bf16x2(magnitudes, single, 0x43064306)
-    above = ptx.fma_bf16x2(magnitudes, half, 0x43084308)
+    below_two = ptx.fma_bf16x2(magnitudes, double, 0x43004300)
+    below_four = ptx.fma_bf16x2(magnitudes, single, 0x43024302)
+    above = ptx.fma_bf16x2(magnitudes, half, 0x43044304)
     code = ptx.min_magnitude_x2(ptx.min_magnitude_x2(below_two, below_four, capability), above, capability)
-    signs = (pair & MINUS_ZERO_PAIR) | ONE_PAIR
-    return ptx.fma_bf16x2(signs, MINUS_FOUR_PAIR, code)
+    return code | ((pair >> 12) & SIGN_OF_CODE_PAIR)

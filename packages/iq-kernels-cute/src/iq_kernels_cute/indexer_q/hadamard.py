@@ -28,8 +28,8 @@ def butterfly_signs(v: Variant, lane: Lane) -> list[Uint32]:
 
 
 def hadamard(v: Variant, signs: list[Uint32], vectors: list[list[Uint32]]) -> list[list[Uint32]]:
-    """Transform one head's vectors of bf16 pairs, and round to bf16 again."""
-    values = [[half for pair in vector for half in (ptx.low_f32(pair), ptx.high_f32(pair))] for vector in vectors]
+    """Transform one head's vectors of fp32 words, and round them to bf16 pairs."""
+    values = [list(vector) for vector in vectors]
     for vector in values:
         _in_place(vector)
     for stage, sign in enumerate(signs):

@@ -99,6 +99,11 @@ def round_bf16x2(low: Any, high: Any) -> Uint32:
     return _word("cvt.rn.bf16x2.f32 $0, $1, $2;", high, low)
 
 
+def round_bf16(value: Any) -> Uint32:
+    """One fp32 rounded to bf16, nearest even, as fp32: the other half of the packed result is zero."""
+    return _word("cvt.rn.bf16x2.f32 $0, $1, $2;", value, 0)
+
+
 def fma_bf16x2(a: Any, b: Any, c: Any) -> Uint32:
     """Fused a * b + c on both bf16 halves with one rounding each; subnormals are kept."""
     return _word("fma.rn.bf16x2 $0, $1, $2, $3;", a, b, c)

@@ -48,9 +48,9 @@ def load_angles(v: Variant, lane: Lane, row: Int64, inside: Boolean) -> list[Ang
 
 
 def rotate(v: Variant, lane: Lane, vectors: list[list[Uint32]], angles: list[Angles | None]) -> list[list[Uint32]]:
-    """Rotate one head's vectors, one list of bf16 pairs a chunk."""
+    """Rotate one head's vectors, one list of bf16 pairs a chunk; each bf16 as fp32 if a Hadamard transform follows."""
     return [
-        vector if chunk_angles is None else _rotate_chunk(v, lane, vectors, chunk, chunk_angles)
+        _unrotated(v, vector) if chunk_angles is None else _rotate_chunk(v, lane, vectors, chunk, chunk_angles)
         for chunk, (vector, chunk_angles) in enumerate(zip(vectors, angles, strict=True))
     ]
 
@@ -101,27 +101,30 @@ def _rotate_chunk(v: Variant, lane: Lane, vectors: list[list[Uint32]], chunk: in
         rotated = [_rotate_neox(pair, partners[i], angles, 2 * i) for i, pair in enumerate(own)]
     else:
         rotated = [_rotate_pair(pair, angles.cos[i], angles.sin[i]) for i, pair in enumerate(own)]
+    if v.hadamard:
+        words = [ptx.round_bf16(value) for values in rotated for value in values]
+    else:
+        words = [ptx.round_bf16x2(low, high) for low, high in rotated]
     if angles.rotary is None:
-        return rotated
-    return [ptx.select(angles.rotary, new, old) for new, old in zip(rotated, own, strict=True)]
+        return words
+    return [ptx.select(angles.rotary, new, old) for new, old in zip(words, _unrotated(v, own), strict=True)]
 
 
-def _rotate_pair(pair: Uint32, cos: Uint32, sin: Uint32) -> Uint32:
+def _unrotated(v: Variant, pairs: list[Uint32]) -> list[Uint32]:
+    return [half for pair in pairs for half in (ptx.low_f32(pair), ptx.high_f32(pair))] if v.hadamard else pairs
+
+
+def _rotate_pair(pair: Uint32, cos: Uint32, sin: Uint32) -> tuple[Uint32, Uint32]:
     a, b = ptx.low_f32(pair), ptx.high_f32(pair)
-    return ptx.round_bf16x2(
-        ptx.sub(ptx.mul(a, cos), ptx.mul(b, sin)),
-        ptx.add(ptx.mul(b, cos), ptx.mul(a, sin)),
-    )
+    return ptx.sub(ptx.mul(a, cos), ptx.mul(b, sin)), ptx.add(ptx.mul(b, cos), ptx.mul(a, sin))
 
 
-def _rotate_neox(own: Uint32, partner: Uint32, angles: Angles, first: int) -> Uint32:
-    widen = (ptx.low_f32, ptx.high_f32)
-    return ptx.round_bf16x2(
-        *(
-            ptx.add(ptx.mul(half(own), angles.cos[first + i]), ptx.mul(half(partner), angles.sin[first + i]))
-            for i, half in enumerate(widen)
-        )
+def _rotate_neox(own: Uint32, partner: Uint32, angles: Angles, first: int) -> tuple[Uint32, Uint32]:
+    low, high = (
+        ptx.add(ptx.mul(half(own), angles.cos[i]), ptx.mul(half(partner), angles.sin[i]))
+        for i, half in enumerate((ptx.low_f32, ptx.high_f32), start=first)
     )
+    return low, high
 
 
 def _neox_partners(v: Variant, lane: Lane, vectors: list[list[Uint32]], chunk: int) -> list[Uint32]:

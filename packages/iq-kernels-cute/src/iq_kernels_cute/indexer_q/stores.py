@@ -41,13 +41,32 @@ def store_codes(
 
 
 def store_block_scales(v: Variant, scales: Int64, item: Item, row_scale: list[list[Scale]], padding: Boolean) -> None:
-    """Store the scale bytes of several rows at once: lane i of every block takes row i, and an OR joins its bytes."""
+    """Store the scale bytes: of one row each from its block's first lane, of several a row's together from one lane."""
+    kept = ptx.select(padding, 0, 0xFFFFFFFF)
+    first_byte = scales + item.row(v) * (v.head_dim // _abi.MX_BLOCK)
+    if v.heads_per_thread == 1:
+        _store_bytes(v, first_byte, item, row_scale[0], kept)
+    else:
+        _store_rows(v, first_byte, item, row_scale, kept)
+
+
+def _store_bytes(v: Variant, first_byte: Int64, item: Item, chunk_scales: list[Scale], kept: Uint32) -> None:
+    lanes_per_block = _abi.MX_BLOCK // v.vector
+    lane = Uint32(item.lane.index)
+    wanted = item.live & (lane % lanes_per_block == 0)
+    base = first_byte + Int64(lane // lanes_per_block)
+    for chunk, scale in enumerate(chunk_scales):
+        byte = (scale.exponent | scale.poison) & kept
+        ptx.store_low_if(wanted, base, chunk * (v.chunk_dims // _abi.MX_BLOCK), byte, 1)
+
+
+def _store_rows(v: Variant, first_byte: Int64, item: Item, row_scale: list[list[Scale]], kept: Uint32) -> None:
+    """Lane i of every block takes row i, and an OR over the lanes joins its bytes."""
     row_bytes = v.head_dim // _abi.MX_BLOCK
     lanes_per_block = _abi.MX_BLOCK // v.vector
     lane = Uint32(item.lane.index)
     shift = lane // lanes_per_block * 8
-    kept = ptx.select(padding, 0, 0xFFFFFFFF)
-    base = scales + item.row(v) * row_bytes + Int64(lane) * row_bytes
+    base = first_byte + Int64(lane) * row_bytes
     placed = [_place_bytes(v, chunk_scales, shift) for chunk_scales in row_scale]
     for first in range(0, v.heads_per_thread, lanes_per_block):
         heads = placed[first : first + lanes_per_block]

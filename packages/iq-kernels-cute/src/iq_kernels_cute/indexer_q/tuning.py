@@ -42,13 +42,20 @@ FP8 = (
     Shape(None, 8, 4, 1, 128, min_blocks=8),
 )
 MXFP4 = (
-    Shape(256 * KIB, 8, 1, 1, 64, NO_L1),
     Shape(768 * KIB, 4, 1, 1, 128, NO_L1),
-    Shape(1536 * KIB, 8, 2, 1, 64, NO_L1),
+    Shape(1536 * KIB, 4, 2, 1, 128, NO_L1),
     Shape(3 * MIB, 4, 2, 1, 256, NO_L1, "", STREAMING),
     Shape(6 * MIB, 8, 2, 1, 256, NO_L1, CONSTANT, STREAMING),
     Shape(12 * MIB, 8, 2, 1, 256, NO_L1, CONSTANT, min_blocks=8),
     Shape(None, 8, 2, 4, 128, "", CONSTANT, min_blocks=8),
+)
+# With a Hadamard transform, of either format: more dims a lane, since a butterfly across lanes costs twice one inside.
+HADAMARD = (
+    Shape(1536 * KIB, 4, 1, 1, 128, NO_L1, "", STREAMING),
+    Shape(5 * MIB, 4, 2, 1, 256, NO_L1, "", STREAMING),
+    Shape(12 * MIB, 16, 4, 1, 64, "", CONSTANT, min_blocks=8),
+    Shape(24 * MIB, 16, 2, 4, 64, "", CONSTANT, min_blocks=8),
+    Shape(None, 16, 2, 2, 64, "", CONSTANT, min_blocks=14),
 )
 # Run-time strides: few kernels to warm, near enough to the dense ones.
 STRIDED = (
@@ -61,10 +68,12 @@ BLACKWELL = (
 )
 
 
-def table(op: str, wide_loads: bool, dense: bool) -> tuple[Shape, ...]:
+def table(op: str, hadamard: bool, wide_loads: bool, dense: bool) -> tuple[Shape, ...]:
     """The rows for an op, in rising order of bytes. `wide_loads`: the target loads 256 bits; `dense`: see `Variant`."""
     if not dense:
         return STRIDED
     if wide_loads:
         return BLACKWELL
+    if hadamard:
+        return HADAMARD
     return FP8 if op == "indexer_q_fp8" else MXFP4
