@@ -17,7 +17,7 @@ from tests import cases
 from .backends import CUTE, TARGETS, TRITON, launched, versions
 from .parse import parse
 from .scalars import SCALARS
-from .syntax import Instruction, Integer, Kernel
+from .syntax import Instruction, Kernel
 
 TABLE = Path(__file__).with_name("counts.json")
 
@@ -26,17 +26,14 @@ SHORT, LONG = 1, 4096
 
 
 def count(kernel: Kernel) -> dict[str, Any]:
-    """Static counts of one kernel: global accesses by bits, the rest by the root of the opcode.
-
-    An asynchronous copy to shared memory is a load of global memory.
-    """
+    """Static counts of one kernel: global accesses by bits, the rest by the root of the opcode."""
     loads: Counter[str] = Counter()
     stores: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
     for ins in kernel.instructions:
         kinds[ins.root] += 1
-        if ins.root in ("ld", "st", "cp") and "global" in ins.modifiers:
-            (stores if ins.root == "st" else loads)[f"{access_bits(ins)} bits"] += 1
+        if ins.root in ("ld", "st") and "global" in ins.modifiers:
+            (loads if ins.root == "ld" else stores)[f"{access_bits(ins)} bits"] += 1
     return {
         "loads": _sorted(loads),
         "stores": _sorted(stores),
@@ -46,11 +43,7 @@ def count(kernel: Kernel) -> dict[str, Any]:
 
 
 def access_bits(ins: Instruction) -> int:
-    """Bits that one thread moves with a load, a store or an asynchronous copy."""
-    if ins.root == "cp":
-        size = ins.operands[2]
-        assert isinstance(size, Integer), "the size of cp.async is a constant"
-        return 8 * size.value
+    """Bits that one thread moves with a load or a store."""
     vector = next((int(m[1:]) for m in ins.modifiers if m in ("v2", "v4", "v8")), 1)
     return vector * SCALARS[ins.modifiers[-1]].bits
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from .contraction import contracted, remember_product
 from .errors import PtxError, UnknownInstructionError
-from .instructions import control, copy, data, matrix, pure, warp
+from .instructions import control, data, matrix, pure, warp
 from .syntax import Instruction
 
 if TYPE_CHECKING:
     from .machine import Action, Flow, Machine, Threads
 
-ACTIONS = {**data.ACTIONS, **copy.ACTIONS, **control.ACTIONS}
+ACTIONS = {**data.ACTIONS, **control.ACTIONS}
 FLOWS = {**control.FLOWS, **warp.FLOWS, **matrix.FLOWS}
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 
 from .contraction import Product
-from .copies import Copies
 from .dispatch import compile_kernel
 from .errors import ExecutionError, PtxError
 from .instructions.warp import membermask
@@ -110,7 +109,6 @@ class Machine:
         self.shared_bytes += dynamic_shared
         self.shared_stride = -(-self.shared_bytes // 256) * 256
         self.shared = SharedMemory(self.describe_thread, self.lanes, int(np.prod(self.grid)) * self.shared_stride)
-        self.copies = Copies(self.shared, self.lanes)
 
     def describe_thread(self, lane: int) -> str:
         """`block (x, y, z) thread (x, y, z)`."""

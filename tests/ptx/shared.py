@@ -1,13 +1,10 @@
-"""Shared memory: which access happens before which, by the barriers between them; bytes that a copy has yet to write.
+"""Shared memory: which access happens before which, by the barriers between them.
 
 Two threads that access one byte, one of them to write it, must have passed a barrier between the two accesses: one of
 their block, or, within a warp, one of all its lanes (PTX ISA, Memory Consistency Model: causality order by barriers;
 bar{.warp}.sync order the memory accesses of those who take part). Anything else is a race and an error, in whatever
 order the interpreter happens to run them. One instruction may store equal bytes to one place: compilers let lanes that
 hold copies of one value all store it.
-
-A byte under an asynchronous copy is pending from the instruction that starts the copy until the thread that executed it
-has waited for it. Until then nobody may read or write it (PTX ISA, Asynchronous copy: undefined behavior).
 """
 
 from __future__ import annotations
@@ -37,62 +34,18 @@ class SharedMemory(Memory):
         self._reader = np.zeros(length, np.int32)
         self._reader_warp = np.zeros(length, np.int32)
         self._reader_line = np.zeros(length, np.int32)
-        self._copier = np.zeros(length, np.int32)  # whose copy will write the byte
-        self._copier_line = np.zeros(length, np.int32)
 
     def pass_barrier(self, threads: np.ndarray, whole_block: bool) -> None:
         """Order what `threads` did before against what they do from now on: all of a block, or all of a warp."""
         self._epochs[0 if whole_block else 1, threads] += 1
 
-    def begin_copy(self, addresses: np.ndarray, width: int, threads: np.ndarray, ins: Instruction) -> None:
-        """Mark the destinations of asynchronous copies as pending. What holds for a store holds for them."""
-        for region, chosen, rows in self._located(addresses, width, threads, ins, "copies to"):
-            who = threads[chosen]
-            self._check_write(region, rows, width, who, ins)
-            places = _bytes(rows, width)
-            self._copier[places] = who[:, None] + 1
-            lost = self._copier[places] != who[:, None] + 1
-            if lost.any():
-                other = self._describe_thread(int(self._copier[places][lost][0]) - 1)
-                what = f"copies, in the same instruction, to a byte that {other} copies to"
-                self._fail_at(ins, region, rows, width, who, lost, what)
-            self._copier_line[places] = ins.line
-
-    def finish_copy(self, addresses: np.ndarray, data: np.ndarray, threads: np.ndarray, line: int) -> None:
-        """Write uint8 (threads, width), which copies of the instruction at `line` have brought."""
-        width = data.shape[1]
-        rows = addresses.astype(np.int64) // width
-        places = _bytes(rows, width)
-        self._copier[places] = _NOBODY
-        self._region.data[places] = data
-        self._region.known[places] = 1
-        self._region.writer[places] = threads[:, None]
-        self._region.line[places] = line
-        self._note_write(rows, width, threads)
-
     def _check_read(self, region: Region, rows: np.ndarray, width: int, who: np.ndarray, ins: Instruction) -> None:
-        self._check_pending(region, rows, width, who, ins, "reads")
         super()._check_read(region, rows, width, who, ins)
         self._note_read(_bytes(rows, width), who, ins)
 
     def _check_write(self, region: Region, rows: np.ndarray, width: int, who: np.ndarray, ins: Instruction) -> None:
-        self._check_pending(region, rows, width, who, ins, "writes")
         super()._check_write(region, rows, width, who, ins)
         self._check_readers(region, rows, width, who, ins)
-
-    def _check_pending(
-        self, region: Region, rows: np.ndarray, width: int, who: np.ndarray, ins: Instruction, verb: str
-    ) -> None:
-        copier = self._copier[_bytes(rows, width)]
-        pending = copier != _NOBODY
-        if pending.any():
-            at = tuple(np.argwhere(pending)[0])
-            thread = self._describe_thread(int(copier[at]) - 1)
-            line = int(self._copier_line[_bytes(rows, width)][at])
-            what = (
-                f"{verb} a byte that a copy by {thread} at line {line} has yet to write, for it has not waited for it"
-            )
-            self._fail_at(ins, region, rows, width, who, pending, what)
 
     def _written_before(self, rows: np.ndarray, width: int, writer: np.ndarray, who: np.ndarray) -> np.ndarray:
         before = self._written.reshape(2, -1, width)[:, rows] < self._epochs[:, who, None]

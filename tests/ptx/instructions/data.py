@@ -23,7 +23,7 @@ _SCOPE = ("cta", "cluster", "gpu", "sys")
 _CACHE = ("ca", "cg", "cs", "lu", "cv", "wb", "wt")
 _PRIORITIES = ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate")
 _HINTS = tuple(f"L{level}::{name}" for level in (1, 2) for name in _PRIORITIES)
-PREFETCH_SIZES = ("L2::64B", "L2::128B", "L2::256B")
+_PREFETCH_SIZES = ("L2::64B", "L2::128B", "L2::256B")
 _MEMORY_TYPES = (*(name for name in SCALARS if name[0] in "bus" and name[1:].isdigit()), "f32", "f64")
 
 
@@ -94,7 +94,7 @@ class _Access:
         self.space = m.one_of(*_SPACES, default="generic").split("::")[0]
         self.non_coherent = m.flag("nc")
         # Ordering, scope and caching change when data moves, not which data: lanes run in lockstep here.
-        for hints in (_ORDER, _SCOPE, _CACHE, _HINTS, _HINTS, ("L2::cache_hint",), PREFETCH_SIZES):
+        for hints in (_ORDER, _SCOPE, _CACHE, _HINTS, _HINTS, ("L2::cache_hint",), _PREFETCH_SIZES):
             m.one_of(*hints, default="")
         self.count = int(m.one_of("v2", "v4", "v8", default="v1")[1:])
         self.kind = m.type(*_MEMORY_TYPES)
@@ -194,14 +194,14 @@ def _global_or_shared(
             addresses = addresses - np.uint64(SHARED_WINDOW)
     if space == "shared":
         return shared_access(machine, addresses, access.width, ins, threads, data)
-    check_producer(machine, threads)
+    _check_producer(machine, threads)
     if data is None:
         return machine.memory.load(addresses, access.width, threads, ins, coherent=not access.non_coherent)
     machine.memory.store(addresses, data, threads, ins)
     return data
 
 
-def check_producer(machine: Machine, threads: Threads) -> None:
+def _check_producer(machine: Machine, threads: Threads) -> None:
     """A kernel with griddepcontrol.wait touches no global memory before it: the producer may still be writing there."""
     if machine.waits_for_producer and not machine.producer_done[threads].all():
         lane = int(threads[int((~machine.producer_done[threads]).argmax())])
@@ -212,22 +212,17 @@ def shared_access(
     machine: Machine, offsets: np.ndarray, width: int, ins: Instruction, threads: Threads, data: np.ndarray | None
 ) -> np.ndarray:
     """Load or store at byte `offsets` of the shared memory of each thread's block."""
-    addresses = shared_addresses(machine, offsets, width, threads)
-    if data is None:
-        return machine.shared.load(addresses, width, threads, ins)
-    machine.shared.store(addresses, data, threads, ins)
-    return data
-
-
-def shared_addresses(machine: Machine, offsets: np.ndarray, width: int, threads: Threads) -> np.ndarray:
-    """Where `width` bytes at `offsets` of the shared memory of each thread's block lie in that of all blocks."""
     # An offset below 0 is a huge number, and its end may be a small one again.
     outside = (offsets > machine.shared_bytes) | (offsets + np.uint64(width) > machine.shared_bytes)
     if outside.any():
         at = int(outside.argmax())
         who = machine.describe_thread(int(threads[at]))
         raise ExecutionError(f"{who} is out of bounds at byte {offsets[at]} of {machine.shared_bytes} of shared memory")
-    return offsets + (machine.block_of[threads] * machine.shared_stride).astype(np.uint64)
+    addresses = offsets + (machine.block_of[threads] * machine.shared_stride).astype(np.uint64)
+    if data is None:
+        return machine.shared.load(addresses, width, threads, ins)
+    machine.shared.store(addresses, data, threads, ins)
+    return data
 
 
 def prefetch(machine: Machine, ins: Instruction) -> Action:
