@@ -42,7 +42,7 @@ def test_overhead(benchmark: BenchmarkFixture, rows: list[report.Row], fmt: str,
     call = calls.call(way, noop_provider.do_nothing, calls.one_token_on_the_cpu(fmt), fmt, "noop")
     call()
     benchmark.pedantic(call, rounds=20, iterations=500, warmup_rounds=1)
-    us = benchmark.stats.stats.median * 1e6
+    us = benchmark.stats.stats.min * 1e6  # whatever else the host does only adds
     benchmark.extra_info.update(fmt=fmt, way=way, us=us)
     rows.append(report.Row("over a backend that does nothing: us a call", fmt, way, us))
 

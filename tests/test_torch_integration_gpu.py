@@ -118,6 +118,7 @@ def test_a_side_stream_sees_what_it_wrote(backend):
     expected = cases.reference(case)
     slow = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     source, stream = case.q.clone(), torch.cuda.Stream()
+    torch.cuda.synchronize()  # the other stream does not wait for what makes its inputs
     for repeat in range(50):
         with torch.cuda.stream(stream):
             case.q.zero_()

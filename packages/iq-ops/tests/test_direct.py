@@ -110,6 +110,7 @@ def test_a_function_mode_sees_the_op(fmt, direct):
 
 @on_every_device
 @in_both_formats
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")  # of some PyTorch, on a GPU
 def test_a_profiler_shows_the_op(device, fmt, direct):
     case = make(fmt, device)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:

@@ -106,7 +106,7 @@ def warm(variant: config.Variant, device_index: int) -> None:
 def bound(request: _abi.Request) -> Callable[..., None] | None:
     """The launch of every call with the shapes, strides, dtypes, device and options of `request`, which has run once.
 
-    It takes inputs, both scales and outputs by position. Nothing is looked up any more; the compiled function still
+    It takes inputs, both scales (floats) and outputs by position. Nothing is looked up any more; the compiled function still
     checks every tensor of every call, and an error is explained as the raw functions explain it.
     """
     options = request.rope_style, request.rope_at, request.hadamard
@@ -115,17 +115,21 @@ def bound(request: _abi.Request) -> Callable[..., None] | None:
         return None
     workload = _workload(request.op, request.tensors, options, request.target)
     variant = config.choose(workload, tokens, layout.is_dense(request.target, request.tensors))
-    kernel = _loaded.get((variant, device_index))
-    if kernel is None:
+    if (variant, device_index) not in _loaded:
         return None
+    kernel = cache.get(variant)
 
     def run(
         positions: Tensor, q: Tensor, cos_sin_cache: Tensor, weights: Tensor,
         weights_softmax_scale: float, weights_head_scale: float, *outputs: Tensor,
     ) -> None:  # fmt: skip
-        combined = float(weights_softmax_scale) * float(weights_head_scale)
+        combined = weights_softmax_scale * weights_head_scale
         try:
-            kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
+            if device_index == _current_device():
+                kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
+                return
+            with torch.cuda.device(device_index):
+                kernel(positions, q, cos_sin_cache, weights, combined, *outputs)
         except Exception:
             _check(request.op, (positions, q, cos_sin_cache, weights, *outputs), options)
             raise

@@ -46,7 +46,7 @@ MXFP4 = (
     Shape(1536 * KIB, 4, 2, 1, 128, NO_L1),
     Shape(3 * MIB, 4, 2, 1, 256, NO_L1, "", STREAMING),
     Shape(6 * MIB, 8, 2, 1, 256, NO_L1, CONSTANT, STREAMING),
-    Shape(12 * MIB, 8, 2, 1, 256, NO_L1, CONSTANT, min_blocks=8),
+    Shape(12 * MIB, 8, 2, 1, 256, "", CONSTANT, prefetch_bytes=PREFETCH_BYTES, min_blocks=8),
     Shape(None, 8, 2, 4, 128, "", CONSTANT, min_blocks=8),
 )
 # With a Hadamard transform, of either format: more dims a lane, since a butterfly across lanes costs twice one inside.
