@@ -168,7 +168,8 @@ def random_case(
     step = max(1, (1 << 26) // (num_heads * head_dim))  # bounds the float32 temporaries of a long case
     for start in range(0, tokens, step):
         rows = slice(start, start + step)
-        q[rows] = torch.ldexp(normal(*q[rows].shape), magnitude[rows])
+        # Not torch.ldexp: PyTorch 2.11's faults on a GPU that is not the current one.
+        q[rows] = normal(*q[rows].shape) * torch.exp2(magnitude[rows].float())
     angles = normal(num_positions, rope_dim // 2) * 100
     cache = torch.cat((angles.cos(), angles.sin()), dim=-1).to(cache_dtype)
     positions = torch.randint(num_positions, (tokens,), generator=generator, device=device, dtype=torch.int64).to(

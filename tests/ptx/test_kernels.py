@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 from unittest import mock
 
@@ -87,12 +88,13 @@ def test_unaligned_inputs_take_the_element_by_element_kernel(fmt: str) -> None:
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_100"])
 @pytest.mark.parametrize("fmt", cases.FORMATS)
-def test_tritons_large_tile(fmt: str, target: str) -> None:
-    """The variant for long inputs, chosen here for few tokens: as many heads as fill it, and a partial tile."""
+def test_tritons_larger_tiles(fmt: str, target: str) -> None:
+    """The variants for longer inputs, chosen here for few tokens: as many heads as fill them, and a partial tile."""
     from iq_kernels_triton.indexer_q import config
 
-    with mock.patch.object(config, "MANY_ELEMENTS", 0):
-        for heads in (64, 5):
+    op = f"indexer_q_{fmt}"
+    for (_, *tile), heads in itertools.product(config.TILES[op][1:], (64, 5)):
+        with mock.patch.dict(config.TILES, {op: ((None, *tile),)}):
             case = cases.random_case(5, fmt=fmt, tokens=25, num_heads=heads)
             check(launched(TRITON, case, target), case, cases.reference(case))
 

@@ -23,7 +23,7 @@ WORKLOAD = _abi.Workload(
 def test_warmup_covers_every_length_and_layout(op, num_heads, head_dim):
     workload = replace(WORKLOAD, op=op, num_heads=num_heads, head_dim=head_dim, rope_dim=32)
     variants = config.all_variants(workload)
-    assert len(set(variants)) == len(variants) <= 5
+    assert len(set(variants)) == len(variants) <= 7
     for layout, tokens in itertools.product(config.LAYOUTS, (1, 2, 7, 63, 64, 500, 512, 4096, 1 << 18)):
         assert config.choose(workload, layout, tokens) in variants
 
@@ -33,7 +33,7 @@ def test_warmup_covers_every_length_and_layout(op, num_heads, head_dim):
 def test_tiles_are_powers_of_two_within_bounds(num_heads, head_dim):
     for variant in config.all_variants(replace(WORKLOAD, num_heads=num_heads, head_dim=head_dim, rope_dim=32)):
         assert variant.block_heads.bit_count() == variant.num_warps.bit_count() == 1
-        assert variant.block_heads * head_dim <= config.LARGE_TILE
+        assert variant.block_heads * head_dim <= 8192
         assert variant.block_heads < 2 * num_heads
         assert config.programs_per_token(variant, num_heads) * variant.block_heads >= num_heads
 

@@ -106,8 +106,8 @@ def warm(variant: config.Variant, device_index: int) -> None:
 def bound(request: _abi.Request) -> Callable[..., None] | None:
     """The launch of every call with the shapes, strides, dtypes, device and options of `request`, which has run once.
 
-    It takes inputs, both scales (floats) and outputs by position. Nothing is looked up any more; the compiled function still
-    checks every tensor of every call, and an error is explained as the raw functions explain it.
+    It takes inputs, both scales (floats) and outputs by position. Nothing is looked up any more; the compiled function
+    still checks every tensor of every call, and an error is explained as the raw functions explain it.
     """
     options = request.rope_style, request.rope_at, request.hadamard
     tokens, device_index = request.tensors["q"].shape[0], request.device_index

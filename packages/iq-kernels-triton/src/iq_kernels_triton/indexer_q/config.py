@@ -16,10 +16,13 @@ UNALIGNED = "unaligned"  # a base or a stride that is no multiple of 16 bytes: e
 LAYOUTS = (CONTIGUOUS, STRIDED, UNALIGNED)
 ALIGNMENT = 16  # bytes of the widest load and store
 
-# From this many elements of q on there is work for the whole GPU in large tiles, which reuse cosines and sines most.
-MANY_ELEMENTS = 1 << 22
-LARGE_TILE, SMALL_TILE = 8192, 1024  # elements a program
-LARGE_THREAD, SMALL_THREAD = 64, 32  # elements a thread: bytes in flight against the length of the dependent chain
+# By op, in rising order: (elements of q up to which it holds, elements a program, elements a thread). Few elements want
+# many small programs; many want cosines and sines reused, and bytes in flight against the length of the dependent
+# chain. Measured on an H200 (docs/performance.md).
+TILES = {
+    "indexer_q_fp8": ((1 << 21, 1024, 32), (None, 4096, 32)),
+    "indexer_q_mxfp4": ((1 << 22, 1024, 32), (1 << 25, 4096, 32), (None, 8192, 64)),
+}
 
 MAX_PROGRAMS = 2**31 - 1  # of grid dimension x, CUDA and HIP alike
 MIN_SM = 80  # bf16 conversion and NaN-propagating maximum
@@ -70,11 +73,9 @@ class Variant:
 def choose(workload: _abi.Workload, layout: str, tokens: int) -> Variant:
     """Return the variant that runs `workload` at T = `tokens` on inputs of `layout` (one of LAYOUTS)."""
     num_heads, head_dim, rope_dim = workload.num_heads, workload.head_dim, workload.rope_dim
-    large = tokens * num_heads * head_dim >= MANY_ELEMENTS and layout != UNALIGNED
-    large = large or workload.target == "cpu"  # the interpreter's time goes by programs, not by elements
-    block_heads = min(_next_power_of_two(num_heads), max(1, (LARGE_TILE if large else SMALL_TILE) // head_dim))
-    lanes = warp_size(workload.target)
-    num_warps = max(1, block_heads * head_dim // (LARGE_THREAD if large else SMALL_THREAD) // lanes)
+    tile, per_thread = _tile(workload, layout, tokens * num_heads * head_dim)
+    block_heads = min(_next_power_of_two(num_heads), max(1, tile // head_dim))
+    num_warps = max(1, block_heads * head_dim // per_thread // warp_size(workload.target))
 
     sm = cuda_capability(workload.target)
     fp8 = workload.op == "indexer_q_fp8"
@@ -109,7 +110,9 @@ def choose(workload: _abi.Workload, layout: str, tokens: int) -> Variant:
 
 def all_variants(workload: _abi.Workload) -> tuple[Variant, ...]:
     """Every variant that `choose` returns for the workload, whatever T and layout."""
-    chosen = (choose(workload, layout, tokens) for layout in LAYOUTS for tokens in (1, MANY_ELEMENTS))
+    row_elements = workload.num_heads * workload.head_dim
+    tokens = [1] + [-(-limit // row_elements) for limit, _, _ in TILES[workload.op] if limit is not None]
+    chosen = (choose(workload, layout, count) for layout in LAYOUTS for count in tokens)
     return tuple(dict.fromkeys(chosen))
 
 
@@ -127,6 +130,16 @@ def cuda_capability(target: str) -> int:
 def warp_size(target: str) -> int:
     """Threads of a warp (NVIDIA) or of a wavefront (AMD CDNA)."""
     return 64 if target.startswith("gfx9") else 32
+
+
+def _tile(workload: _abi.Workload, layout: str, elements: int) -> tuple[int, int]:
+    """Elements a program and a thread take of `elements` of q."""
+    rows = TILES[workload.op]
+    if workload.target == "cpu":  # the interpreter's time goes by programs, not by elements
+        return rows[-1][1:]
+    if layout == UNALIGNED:
+        return rows[0][1:]
+    return next((tile, thread) for limit, tile, thread in rows if limit is None or elements < limit)
 
 
 def _types(workload: _abi.Workload) -> tuple[tuple[str, str], ...]:
