@@ -185,7 +185,7 @@ def _call(
             outputs[argument] = rows
     _checks.check_call(op, {**inputs, **outputs}, names)
     if not torch.compiler.is_compiling():
-        _requests.check(op, {**inputs, **outputs}, names)
+        _requests.check_ahead(op, {**inputs, **outputs}, names)
     run = _library.INDEXER_Q_MXFP4 if "q_scale" in outputs else _library.INDEXER_Q_FP8
     run(*inputs.values(), *scales, *outputs.values(), *options)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad as _forward_ad
 from torch.autograd import profiler as _profiler
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -14,7 +15,7 @@ try:
     from torch._C._functorch import peek_interpreter_stack
 
     _functorch_level: Callable[[], object] = peek_interpreter_stack  # None outside of every transform
-    _CAN_TELL = hasattr(_profiler, "_is_profiler_enabled")
+    _CAN_TELL = hasattr(_profiler, "_is_profiler_enabled") and hasattr(_forward_ad, "_current_level")
 except ImportError:  # private names, which another PyTorch may lack: then every call goes through its op
     _CAN_TELL = False
 
@@ -36,7 +37,7 @@ def goes_unseen(
     - by Dynamo, which traces through this function and puts the op into its graph;
     - by a torch_dispatch or torch_function mode: FakeTensorMode, make_fx, torch.export, counters, also the mode that
       `torch.set_default_device` leaves on;
-    - by a functorch transform, as vmap, grad or functionalize, and by torch.jit.trace;
+    - by a functorch transform, as vmap, grad or functionalize, by forward-mode AD, and by torch.jit.trace;
     - by a profiler, which shows the op's name. (Only an ExecutionTraceObserver on its own, without one, goes without.)
     - for scales that are not floats: the op's schema converts or refuses them;
     - for a subclass: a DTensor, a FakeTensor, one with handlers of its own. A Parameter goes with them;
@@ -52,6 +53,7 @@ def goes_unseen(
         or _len_torch_dispatch_stack()
         or _len_torch_function_stack()
         or _functorch_level() is not None
+        or _forward_ad._current_level >= 0
         or _is_tracing()
         or _profiler._is_profiler_enabled
         or type(weights_softmax_scale) is not float

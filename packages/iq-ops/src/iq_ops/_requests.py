@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import _abi, _checks
 
@@ -62,6 +63,14 @@ def check(op: _abi.Op, tensors: Mapping[str, Any], names: Mapping[str, str] | No
         check_overlap(op, spans, names)
 
 
+def check_ahead(op: _abi.Op, tensors: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Raise what `check` raises, and for tangents, ahead of an op: it would be handed tensors without them."""
+    check_strided(op, tensors, names)
+    _checks.check_call(op, tensors, names)
+    check_tangents(op, tensors, names)  # before memory is looked at, which tensors of torch.func.jvp show none of
+    check(op, tensors, names)
+
+
 def check_strided(op: _abi.Op, tensors: Mapping[str, Any], names: Mapping[str, str]) -> None:
     """Raise ValueError for the first tensor that is sparse, nested or otherwise without strides."""
     for spec in op.tensors:
@@ -85,21 +94,36 @@ def address_of(tensor: Tensor, name: str) -> int:
 
 
 def check_grad(op: _abi.Op, tensors: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Raise ValueError for the first tensor that requires grad, while grad mode is on."""
+    """Raise ValueError for the first tensor that requires grad, while grad mode is on.
+
+    Inside `torch.func.grad` and `vjp` what they differentiate by requires it, but not what their ops are handed.
+    """
     if not torch.is_grad_enabled():
         return
     for spec in op.tensors:
         tensor = tensors.get(spec.name)
         if tensor is not None and tensor.requires_grad:
             name = names.get(spec.name, spec.name)
-            raise ValueError(
-                _checks.describe_mismatch(
-                    name,
-                    "a tensor that needs no gradient",
-                    "requires_grad=True",
-                    f"the quantization has none: pass {name}.detach(), or call it under torch.no_grad().",
-                )
-            )
+            raise _no_derivative(name, "requires_grad=True", f"pass {name}.detach(), or call it under torch.no_grad().")
+
+
+def check_tangents(op: _abi.Op, tensors: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """Raise ValueError for the first tensor with a tangent of forward-mode AD, as `torch.func.jvp` makes.
+
+    That grad mode is off makes no difference to it; inference mode does.
+    """
+    if torch.is_inference_mode_enabled():
+        return
+    for spec in op.tensors:
+        tensor = tensors.get(spec.name)
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            name = names.get(spec.name, spec.name)
+            raise _no_derivative(name, "one with a tangent of forward-mode AD", f"pass {name}.detach().")
+
+
+def _no_derivative(name: str, actual: str, remedy: str) -> ValueError:
+    expected = "a tensor that needs no gradient"
+    return ValueError(_checks.describe_mismatch(name, expected, actual, f"the quantization has none: {remedy}"))
 
 
 def extent(tensor: Tensor) -> int:

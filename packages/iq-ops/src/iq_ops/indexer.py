@@ -28,6 +28,7 @@ WEIGHTS_OUT_DTYPES = (torch.float32, torch.bfloat16)
 PACKED_SCALE_HEAD_DIM = 128  # four scale bytes of a row make one little-endian int32
 _CONTIGUOUS = torch.contiguous_format
 _goes_unseen = _direct.goes_unseen  # global look-ups, where attributes would cost twice
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _run_fp8, _run_mxfp4 = _library.indexer_q_fp8, _library.indexer_q_mxfp4
 _op_fp8, _op_mxfp4 = _library.INDEXER_Q_FP8, _library.INDEXER_Q_MXFP4
 
@@ -76,6 +77,8 @@ def fused_indexer_q_rope_quant(
             index_weights_head_scale,
         )  # fmt: skip
         unseen = _goes_unseen(*inputs)
+        if not unseen:
+            _check_grad(op_name(use_fp4), *inputs[:4])
         weights_out = torch.empty_like(index_weights, dtype=weights_out_dtype, memory_format=_CONTIGUOUS)
         if not use_fp4:
             q_fp8 = torch.empty_like(index_q, dtype=torch.uint8, memory_format=_CONTIGUOUS)
@@ -146,12 +149,18 @@ def fused_indexer_q_rope_quant_out(
         if not use_fp4:
             if q_scale_out is not None:
                 raise _unexpected_scales()
-            run = _run_fp8 if _goes_unseen(*inputs, q_out, weights_out) else _op_fp8
+            unseen = _goes_unseen(*inputs, q_out, weights_out)
+            if not unseen:
+                _check_grad("indexer_q_fp8", *inputs[:4], q_out, weights_out)
+            run = _run_fp8 if unseen else _op_fp8
             run(*inputs, q_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend)
             return None
         if q_scale_out is None:
             raise _missing_scales()
-        run = _run_mxfp4 if _goes_unseen(*inputs, q_out, q_scale_out, weights_out) else _op_mxfp4
+        unseen = _goes_unseen(*inputs, q_out, q_scale_out, weights_out)
+        if not unseen:
+            _check_grad("indexer_q_mxfp4", *inputs[:4], q_out, q_scale_out, weights_out)
+        run = _run_mxfp4 if unseen else _op_mxfp4
         run(*inputs, q_out, q_scale_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend)
         return None
     except (TypeError, ValueError, AttributeError, RuntimeError):
@@ -181,12 +190,21 @@ def _scales(softmax_scale: Any, head_scale: Any) -> dict[str, Any]:
     return {"index_weights_softmax_scale": softmax_scale, "index_weights_head_scale": head_scale}
 
 
+def _check_grad(op: str, *tensors: Tensor) -> None:
+    """Raise for a derivative that torch.func or a dual level asks for: their tensors reach an op without its marks."""
+    if not _is_dynamo_compiling():  # which shows no marks either
+        spec = _abi.OPS[op]
+        named = {argument.name: tensor for argument, tensor in zip(spec.tensors, tensors, strict=False)}
+        _requests.check_grad(spec, named, PUBLIC_NAMES)
+        _requests.check_tangents(spec, named, PUBLIC_NAMES)
+
+
 def _public_error(
     op: str, tensors: Mapping[str, Any], scales: Mapping[str, Any], spec: Any, backend: Any
 ) -> Exception | None:
     """Make the error that speaks of this module's arguments; None where they are all as they should be."""
     try:
-        _requests.check(_abi.OPS[op], tensors, PUBLIC_NAMES)
+        _requests.check_ahead(_abi.OPS[op], tensors, PUBLIC_NAMES)
         for name, scale in scales.items():
             if not _is_number(scale):
                 raise TypeError(
