@@ -204,6 +204,26 @@ WRONG = {
         lambda: {"q": OnCuda(torch.zeros(3, 8, 132, dtype=torch.bfloat16)[..., :128])},
     ),
     "device": (ValueError, "device", lambda: {"weights": torch.zeros(3, 8, dtype=torch.bfloat16)}),
+    "sign of weights": (
+        ValueError,
+        r"weights: expected .* negated. Remedy: pass weights.resolve_neg\(\)",
+        lambda: {"weights": OnCuda(torch._neg_view(torch.zeros(3, 8, dtype=torch.bfloat16)))},
+    ),
+    "sign of q": (
+        ValueError,
+        r"q: expected .* negated. Remedy: pass q.resolve_neg\(\)",
+        lambda: {"q": OnCuda(torch._neg_view(torch.zeros(3, 8, 128, dtype=torch.bfloat16)))},
+    ),
+    "sign of the cache": (
+        ValueError,
+        r"cos_sin_cache: expected .* negated. Remedy: pass cos_sin_cache.resolve_neg\(\)",
+        lambda: {"cos_sin_cache": OnCuda(torch._neg_view(torch.zeros(10, 64)))},
+    ),
+    "sign of an output": (
+        ValueError,
+        "weights_out: expected .* negated. Remedy: pass a buffer",
+        lambda: {"weights_out": OnCuda(torch._neg_view(torch.zeros(3, 8)))},
+    ),
     "rope_style": (ValueError, "rope_style", lambda: {"rope_style": "gptj"}),
     "rope_at": (ValueError, "rope_at", lambda: {"rope_at": "front"}),
     "hadamard": (TypeError, "hadamard", lambda: {"hadamard": 1.5}),

@@ -42,6 +42,18 @@ def make_case(request):
         ({"positions": torch.zeros(3, dtype=torch.int64)}, ValueError, r"q: expected size T = 3"),
         ({"weights": torch.zeros(4, 3)}, ValueError, r"weights: expected size H = 2"),
         ({"cos_sin_cache": torch.zeros(8, 24)}, ValueError, r"cos_sin_cache.shape\[1\]: expected a rotary dim"),
+        (
+            {"q": torch._neg_view(torch.zeros(4, 2, 128, dtype=torch.bfloat16))},
+            ValueError,
+            r"q: .*: pass q.resolve_neg\(",
+        ),
+        ({"cos_sin_cache": torch._neg_view(torch.zeros(8, 64))}, ValueError, r"cos_sin_cache.resolve_neg\(\)"),
+        ({"weights": torch.zeros(4, 2, dtype=torch.complex64).conj().imag}, ValueError, r"weights.resolve_neg\(\)"),
+        (
+            {"weights_out": torch._neg_view(torch.zeros(4, 2))},
+            ValueError,
+            r"weights_out: .* negated. Remedy: pass a buf",
+        ),
         ({"weights_out": torch.zeros(4, 2, dtype=torch.float16)}, TypeError, r"weights_out: expected dtype"),
     ],
 )

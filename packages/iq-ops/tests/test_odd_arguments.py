@@ -63,6 +63,18 @@ def test_vmap_is_refused_under_the_argument_that_it_wraps():
         torch.func.vmap(lambda one: quantize(positions, one, *rest))(torch.stack([q, q]))
 
 
+@pytest.mark.parametrize("name", ["positions", "q", "cos_sin_cache", "weights", "weights_out"])
+@pytest.mark.parametrize("fmt", cases.FORMATS)
+def test_the_reference_minds_the_sign_of_a_lazily_negated_view(name, fmt):
+    case = cases.random_case(5, fmt=fmt, weights_dtype=torch.float32, edges=False)
+    expected, outputs = cases.reference(case), cases.poisoned_outputs(case, 0)
+    arguments = {**case.inputs, **outputs}
+    arguments[name] = torch._neg_view(-arguments[name])
+    assert arguments[name].is_neg()
+    getattr(reference, case.op)(**arguments)
+    cases.assert_same({key: arguments[key].resolve_neg() for key in outputs}, expected)
+
+
 @pytest.mark.parametrize("fmt", cases.FORMATS)
 def test_buffers_made_in_inference_mode_are_written_outside_it(fmt):
     case = cases.random_case(5, fmt=fmt)

@@ -1,7 +1,7 @@
 """Checks of a call against `_abi.py`: each error names argument, expected, actual and remedy.
 
 Byte-identical in every package of the house (a test says so). It reads tensors only through `shape`, `stride()`,
-`dtype` and `device`, so it imports nothing and accepts fake tensors.
+`dtype`, `device` and `is_neg()`, so it imports nothing and accepts fake tensors.
 """
 
 from __future__ import annotations
@@ -129,6 +129,19 @@ def _check_layout(spec: _abi.Tensor, tensor: Any, name: str) -> None:
                 f"pass {name}.contiguous(); only the last dim must be contiguous.",
             )
         )
+
+
+def check_sign(op: _abi.Op, tensors: Mapping[str, Any]) -> None:
+    """Raise ValueError for a tensor whose memory holds its values negated, for a kernel reads and writes memory.
+
+    `z.conj().imag` is such a tensor, no tensor of integers is. PyTorch's own operators mind the sign, and its
+    dispatcher makes a plain copy for an op.
+    """
+    for spec in op.tensors:
+        if spec.dtypes[0].endswith(("float16", "float32")) and tensors[spec.name].is_neg():
+            expected, actual = "memory that holds its values", "a view of memory that holds them negated"
+            remedy = "pass a buffer that is no such view." if spec.output else f"pass {spec.name}.resolve_neg()."
+            raise ValueError(describe_mismatch(spec.name, expected, actual, remedy))
 
 
 def check_sizes(sizes: Mapping[str, int], origin: Mapping[str, str]) -> None:

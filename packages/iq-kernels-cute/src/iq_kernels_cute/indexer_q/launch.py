@@ -154,6 +154,7 @@ def _run(
             op, num_heads, head_dim, cos_sin_cache.shape[1], options, q.get_device(), q.data_ptr() & 31,
             positions.dtype, cos_sin_cache.dtype, weights.dtype, outputs[-1].dtype,
             positions.stride(), q.stride(), cos_sin_cache.stride(), weights.stride(),
+            q.is_neg() or cos_sin_cache.is_neg() or weights.is_neg() or outputs[-1].is_neg(),
         )  # fmt: skip
         for limit, kernel, _ in _schedules.get(key, ()):
             if tokens <= limit:
@@ -226,6 +227,7 @@ def _check(op: str, tensors: tuple[Tensor, ...], options: tuple[Any, Any, Any]) 
     spec = _abi.OPS[op]
     named = {tensor.name: value for tensor, value in zip(spec.tensors, tensors, strict=True)}
     _checks.check_call(spec, named)
+    _checks.check_sign(spec, named)
     if named["q"].device.type != "cuda":
         device = str(named["q"].device)
         raise ValueError(

@@ -111,7 +111,10 @@ def target_of(device: torch.device) -> str:
 def _launch(op: str, tensors: tuple[Tensor, ...], combined_scale: float, rope: tuple[str, str, bool]) -> None:
     key: tuple[object, ...] | None
     try:
-        key = (op, *rope, *[(t.dtype, t.shape, t.stride(), t.device) for t in tensors])
+        key = (
+            op, *rope, *[(t.dtype, t.shape, t.stride(), t.device) for t in tensors],
+            tensors[1].is_neg() or tensors[2].is_neg() or tensors[3].is_neg() or tensors[-1].is_neg(),
+        )  # fmt: skip
         plan = _plans.get(key)
     except (AttributeError, TypeError):  # not a tensor, or an unhashable option: the checks say which
         key = plan = None
@@ -175,9 +178,9 @@ def _aligned(pointers: list[int]) -> bool:
 def _plan(op: str, tensors: tuple[Any, ...], rope: tuple[str, str, bool]) -> _Plan:
     rope_style, rope_at, hadamard = rope
     _checks.check_options(rope_style, rope_at, hadamard)
-    sizes = _checks.check_call(
-        _abi.OPS[op], {spec.name: t for spec, t in zip(_abi.OPS[op].tensors, tensors, strict=True)}
-    )
+    named = {spec.name: tensor for spec, tensor in zip(_abi.OPS[op].tensors, tensors, strict=True)}
+    sizes = _checks.check_call(_abi.OPS[op], named)
+    _checks.check_sign(_abi.OPS[op], named)
     positions, q, cache, weights = tensors[:4]
     device = q.device
     _check_device(device)
