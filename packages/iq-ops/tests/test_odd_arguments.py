@@ -63,6 +63,28 @@ def test_vmap_is_refused_under_the_argument_that_it_wraps():
         torch.func.vmap(lambda one: quantize(positions, one, *rest))(torch.stack([q, q]))
 
 
+@pytest.fixture
+def flushing():
+    """Subnormals are zero in this thread, until the test ends."""
+    assert torch.set_flush_denormal(True)
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS)
+def test_the_reference_refuses_a_cpu_that_flushes_subnormals(fmt, flushing):
+    case = cases.random_case(5, fmt=fmt, weights_dtype=torch.float32, edges=False)
+    case = replace(case, weights=torch.full_like(case.weights, 2.0**-126), softmax_scale=0.5, head_scale=1.0)
+    outputs = cases.poisoned_outputs(case, 0)
+    for call in (lambda: quantize(*case.positional), lambda: getattr(reference, case.op)(**case.inputs, **outputs)):
+        with pytest.raises(RuntimeError, match=r"Remedy: call torch.set_flush_denormal\(False\)"):
+            call()
+    assert all(bool((buffer.view(torch.uint8) == cases.POISON).all()) for buffer in outputs.values())
+    torch.set_flush_denormal(False)
+    weights_out = cases.raw_outputs(case, quantize(*case.positional))["weights_out"]
+    assert bool((weights_out[case.positions >= 0] > 0).all())
+
+
 @pytest.mark.parametrize("name", ["positions", "q", "cos_sin_cache", "weights", "weights_out"])
 @pytest.mark.parametrize("fmt", cases.FORMATS)
 def test_the_reference_minds_the_sign_of_a_lazily_negated_view(name, fmt):

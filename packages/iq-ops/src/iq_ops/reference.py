@@ -9,6 +9,7 @@ floors, power-of-two scales and the folding of the FP8 scale into the head weigh
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -24,6 +25,7 @@ MXFP4_FLOOR, MXFP4_RECIPROCAL = 6 * 2.0**-126, 1 / 6  # 6 is the largest E2M1 va
 FP8_NAN = 0x7F
 E8M0_NAN = 0xFF
 BF16_INF_BITS = 0x7F80
+SMALLEST_NORMAL = sys.float_info.min
 
 
 def indexer_q_fp8(
@@ -44,7 +46,8 @@ def indexer_q_fp8(
 
     positions (T,) int32|int64; q (T, H, D) bfloat16; cos_sin_cache (P, R) float32|bfloat16;
     weights (T, H) bfloat16|float16|float32; q_fp8 (T, H, D) uint8 of e4m3fn codes; weights_out (T, H) float32|bfloat16.
-    Raises TypeError for a wrong dtype and ValueError for a wrong shape, stride, device or option.
+    Raises TypeError for a wrong dtype and ValueError for a wrong shape, stride, device or option;
+    RuntimeError under `torch.set_flush_denormal(True)`.
     """
     tensors = {
         "positions": positions, "q": q, "cos_sin_cache": cos_sin_cache, "weights": weights,
@@ -52,6 +55,7 @@ def indexer_q_fp8(
     }  # fmt: skip
     _checks.check_options(rope_style, rope_at, hadamard)
     _checks.check_call(_abi.OPS["indexer_q_fp8"], tensors)
+    _check_subnormals()
     combined = float(weights_softmax_scale) * float(weights_head_scale)  # a NumPy float32 would make it binary32
     with _writing(q_fp8, weights_out):
         for rows in _chunks(q):
@@ -93,6 +97,7 @@ def indexer_q_mxfp4(
     }  # fmt: skip
     _checks.check_options(rope_style, rope_at, hadamard)
     _checks.check_call(_abi.OPS["indexer_q_mxfp4"], tensors)
+    _check_subnormals()
     combined = float(weights_softmax_scale) * float(weights_head_scale)  # a NumPy float32 would make it binary32
     with _writing(q_packed, q_scale, weights_out):
         for rows in _chunks(q):
@@ -137,6 +142,15 @@ def encode_e2m1(values: Tensor) -> Tensor:
     code += magnitude >= 3.5
     code += magnitude > 5.0
     return code | torch.signbit(values).to(torch.uint8) << 3
+
+
+def _check_subnormals() -> None:
+    """Raise RuntimeError where this thread flushes subnormals to zero: the contract keeps them."""
+    if SMALLEST_NORMAL / 2 == 0:  # Python's floats obey the same bits of the CPU as PyTorch's operators
+        raise RuntimeError(
+            "The reference keeps subnormal numbers, and this thread flushes them to zero. Remedy: call "
+            "torch.set_flush_denormal(False) before; whatever set it can set it again after the call."
+        )
 
 
 def _writing(*outputs: Tensor) -> AbstractContextManager[Any]:
