@@ -77,7 +77,9 @@ def check(variant: config.Variant, ptx: str) -> None:
     if variant.hadamard:
         stages = variant.lanes_per_row.bit_length() - 1
         shuffled = stages * variant.vector * variant.chunks * variant.heads_per_thread
-    assert ptx.count("fma.rn.f32") == shuffled, said
+    one_by_one, two_at_once = ptx.count("fma.rn.f32 "), ptx.count("fma.rn.f32x2 ")
+    assert one_by_one + 2 * two_at_once == shuffled, said
+    assert ("f32x2" in ptx) == (variant.hadamard and 100 <= variant.capability < 110), said
     assert not re.search(r"\bbra\b|\.local|\.shared", ptx), said  # straight through, all in registers
     assert ("griddepcontrol.wait" in ptx) == variant.pdl == (variant.capability >= 90), said
     if variant.pdl:

@@ -94,6 +94,11 @@ class Variant:
         """Whether the target converts to E2M1 in hardware: arch- or family-specific Blackwell targets alone."""
         return self.capability >= 100 and self.arch[-1] in "af"
 
+    @property
+    def adds_two(self) -> bool:
+        """Whether the target adds two pairs of fp32 in one instruction; ptxas takes those apart for later ones."""
+        return 100 <= self.capability < 110
+
     def problem(self) -> str | None:
         """Why this combination of parameters has no kernel; None if it has."""
         if self.vector not in (4, 8, 16) or self.chunks not in (1, 2, 4, 8):

@@ -48,6 +48,11 @@ def _word(text: str, *operands: Any) -> Uint32:
     return Uint32(_emit(text, "r", [("r", Uint32(operand)) for operand in operands])[0])
 
 
+def _pair(text: str, *operands: Int64) -> Int64:
+    """One instruction on 64-bit registers."""
+    return Int64(_emit(text, "l", [("l", operand) for operand in operands])[0])
+
+
 def select(condition: Any, if_true: Any, if_false: Any) -> Uint32:
     """`if_true` where the Boolean `condition` holds, else `if_false`, without a branch."""
     return Uint32(arith.select(condition.ir_value(), Uint32(if_true).ir_value(), Uint32(if_false).ir_value()))
@@ -74,6 +79,40 @@ def sub(a: Any, b: Any) -> Uint32:
 def add_signed(a: Any, sign: Any, b: Any) -> Uint32:
     """The sum a * sign + b for a sign of +-1.0: the product is exact, so this is an addition with its one rounding."""
     return _word("fma.rn.f32 $0, $1, $2, $3;", a, sign, b)
+
+
+# ---- binary32, two a 64-bit register: from sm_100 on -------------------------------------------------------------
+
+
+def join(low: Any, high: Any) -> Int64:
+    """Two words as one 64-bit register."""
+    return Int64(_emit("mov.b64 $0, {$1, $2};", "l", [("r", Uint32(low)), ("r", Uint32(high))])[0])
+
+
+def split(pair: Int64) -> tuple[Uint32, Uint32]:
+    """The two words of a 64-bit register."""
+    low, high = _emit("mov.b64 {$0, $1}, $2;", "rr", [("l", pair)])
+    return Uint32(low), Uint32(high)
+
+
+def add_x2(a: Int64, b: Int64) -> Int64:
+    """Both sums a + b, rounded to nearest even."""
+    return _pair("add.rn.f32x2 $0, $1, $2;", a, b)
+
+
+def sub_x2(a: Int64, b: Int64) -> Int64:
+    """Both differences a - b, rounded to nearest even."""
+    return _pair("sub.rn.f32x2 $0, $1, $2;", a, b)
+
+
+def mul_x2(a: Int64, b: Int64) -> Int64:
+    """Both products a * b, rounded to nearest even."""
+    return _pair("mul.rn.f32x2 $0, $1, $2;", a, b)
+
+
+def add_signed_x2(a: Int64, sign: Int64, b: Int64) -> Int64:
+    """Both sums a * sign + b for signs of +-1.0: as `add_signed`."""
+    return _pair("fma.rn.f32x2 $0, $1, $2, $3;", a, sign, b)
 
 
 # ---- bfloat16, two a word ----------------------------------------------------------------------------------------
