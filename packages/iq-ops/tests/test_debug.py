@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 
@@ -53,29 +54,45 @@ def test_a_bad_cache_row_is_named_with_the_first_token_that_reads_it():
     _debug.check_values(**tensors)
 
 
+def test_the_message_speaks_the_names_it_is_given_and_survives_a_pickle():
+    with pytest.raises(_debug.BadValueError) as caught:
+        _debug.check_values(**make(q=((0, 0, 0), torch.nan)))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+    assert again.told({"q": "index_q"}) == str(again).replace(": q: ", ": index_q: ")
+
+
 PROGRAM = """
 import torch, iq_ops, cases
-case = cases.random_case(1, tokens=4, edges=False)
-case.q[2, 0, 0] = torch.nan
-outputs = torch.empty(case.q.shape, dtype=torch.uint8), torch.empty(case.weights.shape)
-for call, arguments in (
-    (iq_ops.fused_indexer_q_rope_quant, case.positional),
-    (torch.ops.iq_ops.indexer_q_fp8, (*case.positional[:6], *outputs)),
-):
+from iq_ops import _debug
+def told(call, *arguments, **buffers):
     try:
-        call(*arguments)
+        call(*arguments, **buffers)
         print("passed")
     except ValueError as error:
+        assert type(error) is (_debug.BadValueError if call is raw else ValueError)
         print(error)
+case = cases.random_case(1, tokens=4, edges=False)
+case.q[2, 0, 0] = torch.nan
+q_out, weights_out = torch.empty(case.q.shape, dtype=torch.uint8), torch.empty(case.weights.shape)
+raw = torch.ops.iq_ops.indexer_q_fp8
+told(iq_ops.fused_indexer_q_rope_quant, *case.positional)
+told(iq_ops.fused_indexer_q_rope_quant_out, *case.positional, q_out=q_out, weights_out=weights_out)
+told(iq_ops.fused_indexer_q_rope_quant_fp8_cutedsl, *case.positional[:6], q_out, weights_out)
+told(raw, *case.positional[:6], q_out, weights_out)
+with torch.profiler.profile():  # a public call that goes through the op
+    told(iq_ops.fused_indexer_q_rope_quant, *case.positional)
 """
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [("1", "IQ_OPS_CHECK=1: q: expected finite values, got nan at token 2, head 0, dim 0"), ("0", "passed")],
-)
-def test_the_environment_turns_it_on_for_public_calls_and_for_the_op(value, message):
+@pytest.mark.parametrize("value", ["1", "0"])
+def test_the_environment_turns_it_on_and_each_call_speaks_its_own_names(value):
     environment = {**os.environ, "IQ_OPS_CHECK": value, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert [message in line for line in done.stdout.splitlines()] == [True, True]
+    message = "IQ_OPS_CHECK=1: {}: expected finite values, got nan at token 2, head 0, dim 0. Remedy: "
+    names = ["index_q", "index_q", "index_q", "q", "index_q"]
+    expected = [message.format(name) for name in names] if value == "1" else ["passed"] * len(names)
+    found = done.stdout.splitlines()
+    assert len(found) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(found, expected, strict=True)), found

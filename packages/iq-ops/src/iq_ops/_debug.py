@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -12,6 +12,21 @@ from torch import Tensor
 from . import _backends, _checks
 
 ENABLED = os.environ.get("IQ_OPS_CHECK") == "1"  # read once, when iq_ops is imported, and then wired in
+
+
+class BadValueError(ValueError):
+    """A value that the contract has no use for. It speaks the ABI's names, and `told` those of another signature."""
+
+    def __init__(self, argument: str, expected: str, actual: str, remedy: str) -> None:
+        super().__init__(argument, expected, actual, remedy)
+
+    def __str__(self) -> str:
+        return self.told({})
+
+    def told(self, names: Mapping[str, str]) -> str:
+        """The message; `names` maps an ABI name to the caller's own."""
+        argument, expected, actual, remedy = self.args
+        return "IQ_OPS_CHECK=1: " + _checks.describe_mismatch(names.get(argument, argument), expected, actual, remedy)
 
 
 def checking(implementation: Callable[..., None]) -> Callable[..., None]:
@@ -31,7 +46,7 @@ def checking(implementation: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_values(positions: Tensor, q: Tensor, cos_sin_cache: Tensor) -> None:
-    """Raise ValueError naming the first token whose position is past the cache, or whose q or cache row is not finite.
+    """Raise BadValueError for the first token with a position past the cache, or with a q or cache row that is not finite.
 
     positions (T,), q (T, H, D), cos_sin_cache (P, R). A negative position marks padding, which may hold anything.
     Tensors of wrong shapes are left to the op's own checks.
@@ -50,24 +65,20 @@ def check_values(positions: Tensor, q: Tensor, cos_sin_cache: Tensor) -> None:
     first = torch.where(checks, token, tokens).amin(1).tolist()  # the one synchronisation
     if first[0] < tokens:
         position = int(positions[first[0]])
-        raise _bad_value(
+        raise BadValueError(
             "positions", f"values below the {num_positions} rows of the cache", f"{position} at token {first[0]}",
-            "grow cos_sin_cache, or mark padding with a negative position.",
+            "grow the cache, or mark padding with a negative position.",
         )  # fmt: skip
     if first[1] < tokens:
         head, dim = (~q[first[1]].isfinite()).nonzero()[0].tolist()
         value = float(q[first[1], head, dim])
-        raise _bad_value(
+        raise BadValueError(
             "q", "finite values", f"{value} at token {first[1]}, head {head}, dim {dim}",
             "look at the projection that made q.",
         )  # fmt: skip
     if first[2] < tokens:
         row = int(positions[first[2]])
-        raise _bad_value(
+        raise BadValueError(
             "cos_sin_cache", "finite values", f"NaN or Inf in row {row}, the position of token {first[2]}",
             "look at how the cache was filled.",
         )  # fmt: skip
-
-
-def _bad_value(argument: str, expected: str, actual: str, remedy: str) -> ValueError:
-    return ValueError("IQ_OPS_CHECK=1: " + _checks.describe_mismatch(argument, expected, actual, remedy))

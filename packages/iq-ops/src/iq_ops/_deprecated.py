@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _abi, _checks, _library, _requests
+from . import _abi, _checks, _debug, _library, _requests
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,10 @@ def _call(
     if not torch.compiler.is_compiling():
         _requests.check_ahead(op, {**inputs, **outputs}, names)
     run = _library.INDEXER_Q_MXFP4 if "q_scale" in outputs else _library.INDEXER_Q_FP8
-    run(*inputs.values(), *scales, *outputs.values(), *options)
+    try:
+        run(*inputs.values(), *scales, *outputs.values(), *options)
+    except _debug.BadValueError as bad:
+        raise ValueError(bad.told(names)) from None
 
 
 def _warn(name: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _abi, _checks, _direct, _library, _requests
+from . import _abi, _checks, _debug, _direct, _library, _requests
 from .specs import DEEPSEEK_V4, IndexerQSpec, check_spec
 
 # What this module calls the ABI's tensors, for errors that speak the caller's language.
@@ -93,6 +93,8 @@ def fused_indexer_q_rope_quant(
         if head_dim == PACKED_SCALE_HEAD_DIM:
             q_scale = q_scale.view(torch.int32).squeeze(-1)
         return (q_packed, q_scale), weights_out
+    except _debug.BadValueError as bad:
+        raise ValueError(bad.told(PUBLIC_NAMES)) from None
     except (TypeError, ValueError, AttributeError, RuntimeError):
         tensors = input_tensors(positions, index_q, index_q_cos_sin_cache, index_weights)
         scales = _scales(index_weights_softmax_scale, index_weights_head_scale)
@@ -163,6 +165,8 @@ def fused_indexer_q_rope_quant_out(
         run = _run_mxfp4 if unseen else _op_mxfp4
         run(*inputs, q_out, q_scale_out, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend)
         return None
+    except _debug.BadValueError as bad:
+        raise ValueError(bad.told(PUBLIC_NAMES)) from None
     except (TypeError, ValueError, AttributeError, RuntimeError):
         tensors = input_tensors(positions, index_q, index_q_cos_sin_cache, index_weights)
         outputs = {"q_packed": q_out} if use_fp4 else {"q_fp8": q_out}
