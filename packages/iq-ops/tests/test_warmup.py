@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import cases
 import iq_ops
 from fake_providers import planting, preferring, providing  # noqa: F401 - fixtures
-from iq_ops import _abi
+from iq_ops import _abi, cli
 
 
 def test_warmup_warms_the_backend_that_calls_take(plant, fake_provider, prefer_kernels):
@@ -90,3 +91,38 @@ def test_explain_refuses_what_is_no_spec():
 def test_warmup_refuses_an_unknown_format():
     with pytest.raises(ValueError, match=r"formats: expected 'fp8' or 'mxfp4', got 'int8'\. Remedy"):
         iq_ops.warmup(formats=("int8",))
+
+
+@pytest.mark.parametrize(
+    ("forced", "lines"),
+    [
+        (
+            None,
+            [
+                "  cute: it is not on a GPU.",
+                "  reference: it takes these calls on cpu, and has nothing to compile.",
+                "  triton: not installed. Remedy: python -m pip install iq-kernels-triton",
+            ],
+        ),
+        (
+            "reference",
+            [
+                "  cute: 'reference' was forced",
+                "  reference: it takes these calls on cpu, and has nothing to compile.",
+                "  triton: 'reference' was forced",
+            ],
+        ),
+    ],
+)
+def test_warmup_without_a_gpu_says_why_each_backend_has_nothing(monkeypatch, plant, fake_provider, forced, lines):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    plant(fake_provider("cute", preference=200, refuses="it is not on a GPU."))
+    if forced is not None:
+        monkeypatch.setenv("IQ_OPS_BACKEND", forced)
+    result = CliRunner().invoke(cli.app, ["warmup", "--tp", "8"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "Nothing to compile for deepseek-v4 with 8 heads.",
+        *lines,
+        "PyTorch sees no GPU here. To fill the disk cache for one elsewhere: --arch, as --arch sm_90.",
+    ]

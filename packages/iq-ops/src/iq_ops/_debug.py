@@ -46,7 +46,7 @@ def checking(implementation: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_values(positions: Tensor, q: Tensor, cos_sin_cache: Tensor) -> None:
-    """Raise BadValueError for the first token with a position past the cache, or with a q or cache row that is not finite.
+    """Raise BadValueError for the first token whose position is past the cache, or whose q or cache row is not finite.
 
     positions (T,), q (T, H, D), cos_sin_cache (P, R). A negative position marks padding, which may hold anything.
     Tensors of wrong shapes are left to the op's own checks.

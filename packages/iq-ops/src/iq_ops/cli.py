@@ -221,6 +221,8 @@ def warmup(
     ] = None,
 ) -> None:
     """Compile every kernel that a model's calls can take, so that serving compiles nothing."""
+    import torch
+
     import iq_ops
 
     chosen = specs.MODELS[model]
@@ -234,6 +236,16 @@ def warmup(
     noun = "kernel" if compiled == 1 else "kernels"
     done = f"{compiled} {noun} compiled or loaded" if compiled else "Nothing to compile"
     typer.echo(f"{done} for {model} with {chosen.num_heads // tp} heads.")
+    if not compiled and arch is None:
+        from . import _warmup
+
+        reasons = _warmup.why_nothing(
+            chosen.num_heads // tp, chosen.head_dim, chosen.rope_dim, chosen.formats[0], chosen.spec
+        )
+        for backend, reason in reasons.items():
+            typer.echo(f"  {backend}: {reason}")
+        if not torch.cuda.is_available():
+            typer.echo("PyTorch sees no GPU here. To fill the disk cache for one elsewhere: --arch, as --arch sm_90.")
 
 
 @contextlib.contextmanager
