@@ -51,8 +51,21 @@ class Runs:
 
 
 def from_report(path: Path) -> Runs:
-    """Read what pytest-benchmark wrote with --benchmark-json: its device cases."""
-    report = json.loads(path.read_text())
+    """Read what pytest-benchmark wrote with --benchmark-json: its device cases; ValueError for anything else."""
+    try:
+        return _read_report(json.loads(path.read_text()))
+    except OSError as error:
+        actual = error.strerror
+    except ValueError:
+        actual = "no JSON"
+    except KeyError as error:
+        actual = f"JSON without {error}"
+    except (TypeError, AttributeError, statistics.StatisticsError):
+        actual = "JSON of another kind"
+    raise ValueError(f"{path}: expected a report of the benchmarks, got {actual}. Remedy: `nox -s bench` writes one.")
+
+
+def _read_report(report: Any) -> Runs:
     cases = {}
     for benchmark in report["benchmarks"]:
         info = benchmark["extra_info"]

@@ -91,10 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--adopt", action="store_true", help="make these runs the baseline of their GPU")
     parser.add_argument("--baselines", type=Path, default=baseline.FOLDER, help="default: %(default)s")
     options = parser.parse_args(arguments)
-    run = baseline.merge([baseline.from_report(path) for path in options.runs])
-    if options.adopt:
-        print(f"wrote {baseline.save(run, options.baselines)}: {len(run.cases)} cases, {len(options.runs)} run(s)")
-        return 0
+    try:
+        run = baseline.merge([baseline.from_report(path) for path in options.runs])
+        if options.adopt:
+            print(f"wrote {baseline.save(run, options.baselines)}: {len(run.cases)} cases, {len(options.runs)} run(s)")
+            return 0
+    except ValueError as error:
+        print(f"Nothing was {'adopted' if options.adopt else 'compared'}: {error}")
+        return 2
     reason = unfit(run, options.baselines)
     if reason is not None:
         print(f"Nothing was compared: {reason}")

@@ -89,11 +89,36 @@ def test_a_new_case_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert f"new      {fresh}: " in capsys.readouterr().out
 
 
-def test_runs_of_different_gpus_are_no_baseline(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "actual"),
+    [
+        (None, "No such file or directory"),
+        ("not json", "no JSON"),
+        ("{}", "JSON without 'benchmarks'"),
+        ("[]", "JSON of another kind"),
+        ('{"benchmarks": [], "machine_info": {"node": "here"}}', "JSON without 'gpu'"),
+        ('{"benchmarks": [null], "machine_info": {}}', "JSON of another kind"),
+    ],
+)
+@pytest.mark.parametrize("adopt", [False, True])
+def test_what_is_no_report_is_said(
+    content: str | None, actual: str, adopt: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, folder = tmp_path / "run.json", tmp_path / "baselines"
+    if content is not None:
+        path.write_text(content)
+    assert compare.main([str(path), "--baselines", str(folder), *(["--adopt"] if adopt else [])]) == 2
+    verb = "adopted" if adopt else "compared"
+    expected = f"Nothing was {verb}: {path}: expected a report of the benchmarks, got {actual}. Remedy: "
+    assert capsys.readouterr().out.startswith(expected)
+    assert not folder.exists()
+
+
+def test_runs_of_different_gpus_are_no_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("NVIDIA H200", "NVIDIA B200")
     paths = [synthetic.write(tmp_path, name, synthetic.report(0, gpu={"name": name})) for name in names]
-    with pytest.raises(ValueError, match="same GPU"):
-        compare.main([*map(str, paths), "--adopt", "--baselines", str(tmp_path)])
+    assert compare.main([*map(str, paths), "--adopt", "--baselines", str(tmp_path)]) == 2
+    assert "same GPU" in capsys.readouterr().out
 
 
 def test_a_noisier_case_gets_more_room_within_bounds() -> None:

@@ -89,11 +89,13 @@ def _cpu_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print one line a case; exit code 1 if any byte differs."""
+    """Print one line a case; exit code 1 if any byte differs, 2 without a GPU."""
     parser = argparse.ArgumentParser(prog="python -m tests.ptx.driver_check", description="Driver against interpreter.")
     parser.add_argument("--backend", choices=(CUTE, TRITON), action="append")
     parser.add_argument("--case", action="append", help="a name of the sample; default: all of it")
     options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error("it needs an NVIDIA GPU, and PyTorch sees none; `python -m tests.ptx run` interprets without one")
     target = current_target()
     print(f"{torch.cuda.get_device_name()}, {target}")
     failed = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests import cases
 from tests.ptx import driver_check
@@ -18,6 +19,14 @@ CASES = (*driver_check.SAMPLE, "strided", "permuted")
 def test_driver_and_interpreter_agree(backend: str, name: str) -> None:
     case = next(case for case in driver_check.sample() if case.name == name)
     assert driver_check.check(backend, case, driver_check.current_target()) is None
+
+
+def test_without_a_gpu_the_command_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as caught:
+        driver_check.main([])
+    assert caught.value.code == 2
+    assert "it needs an NVIDIA GPU, and PyTorch sees none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("backend", [CUTE, TRITON])
