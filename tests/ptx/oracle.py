@@ -145,6 +145,13 @@ def signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> bits - 1 else value
 
 
+def flushed(bits: int, name: str) -> int:
+    """What `.ftz` makes of a code, by its exponent field."""
+    layout = LAYOUTS[name]
+    exponent = bits >> layout.fraction_bits & (1 << layout.exponent_bits) - 1
+    return bits if exponent else bits & 1 << layout.bits - 1
+
+
 def samples(bits: int, count: int, seed: int) -> np.ndarray:
     """Bit patterns for integers: corners, single bits, runs of ones, random."""
     rng = np.random.default_rng(seed)

@@ -1,9 +1,9 @@
-"""Floating-point instructions against exact fractions, rounded by searching the format's codes."""
+"""Floating-point arithmetic against exact fractions, rounded by searching the format's codes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -21,21 +21,14 @@ BITS = {"f32": 32, "f16": 16, "bf16": 16}
 Numbers = Callable[..., oracle.Number]
 
 
-def flushed(bits: int, name: str) -> int:
-    """`.ftz`, by the exponent field."""
-    layout = oracle.LAYOUTS[name]
-    exponent = bits >> layout.fraction_bits & (1 << layout.exponent_bits) - 1
-    return bits if exponent else bits & 1 << layout.bits - 1
-
-
 def expected(function: Numbers, row: tuple[int, ...], name: str, rounding: str, flags: tuple[str, ...]) -> int:
     if "ftz" in flags:
-        row = tuple(flushed(bits, name) for bits in row)
+        row = tuple(oracle.flushed(bits, name) for bits in row)
     value = function(*(oracle.decode(bits, name) for bits in row))
     nan = isinstance(value, float) and math.isnan(value)
     code = oracle.encode(value, name, rounding)
     if "ftz" in flags:
-        code = flushed(code, name)
+        code = oracle.flushed(code, name)
     if "relu" in flags and not nan and code >> BITS[name] - 1:
         return 0
     if "sat" in flags:
@@ -233,111 +226,9 @@ def test_sign_operations(name: str) -> None:
         assert (np.asarray(evaluate(f"abs.{form}", source)).view(a.dtype) == a & a.dtype.type(sign - 1)).all()
     if name == "f32":
         got = np.asarray(evaluate("abs.ftz.f32", a)).view(np.uint32)
-        assert got.tolist() == [flushed(x & sign - 1, "f32") for x in a.tolist()]
+        assert got.tolist() == [oracle.flushed(x & sign - 1, "f32") for x in a.tolist()]
         b = operands(name, 1, seed=9)[0]
         got = np.asarray(evaluate("copysign.f32", a, b)).view(np.uint32)
         assert (got == ((b & np.uint32(sign - 1)) | (a & np.uint32(sign)))).all()
         x, y = np.array([1.5, -2.5, -0.0]), np.array([-3.0, 4.0, 5.0])
         assert evaluate("copysign.f64", x, y).tolist() == [3.0, -4.0, -5.0]
-
-
-def extreme(largest: bool, propagate: bool, name: str) -> Callable[..., int]:
-    """min or max over bits, by the ISA's text: NaN rules first, then -0 below +0."""
-
-    def choose(*bits: int) -> int:
-        numbers = [x for x in bits if not _nan(x, name)]
-        if not numbers or (propagate and len(numbers) < len(bits)):
-            return oracle.CANONICAL_NAN[name]
-
-        def order(x: int) -> tuple[Fraction | float, bool]:
-            return oracle.decode(x, name), not x >> BITS[name] - 1
-
-        return (max if largest else min)(numbers, key=order)
-
-    return choose
-
-
-def _nan(bits: int, name: str) -> bool:
-    value = oracle.decode(bits, name)
-    return isinstance(value, float) and math.isnan(value)
-
-
-def _forms() -> Iterator[tuple[str, str, int]]:
-    for name in ("f32", "f16", "bf16"):
-        for form in ("", "NaN.", "xorsign.abs.", "NaN.xorsign.abs."):
-            yield name, form, 2
-    for form in ("", "NaN.", "abs.", "NaN.abs."):
-        yield "f32", form, 3
-    yield "f32", "ftz.", 2
-
-
-@pytest.mark.parametrize("root", ["min", "max"])
-@pytest.mark.parametrize(("name", "form", "count"), list(_forms()))
-def test_extremes(root: str, name: str, form: str, count: int) -> None:
-    arrays = operands(name, count, seed=11)
-    sign = 1 << BITS[name] - 1
-    choose = extreme(root == "max", "NaN" in form, name)
-
-    def reference(*row: int) -> int:
-        if "ftz" in form:
-            row = tuple(flushed(bits, name) for bits in row)
-        if "abs" not in form:
-            return choose(*row)
-        best = choose(*(bits & sign - 1 for bits in row))
-        return best if _nan(best, name) or "xorsign" not in form else best | (row[0] ^ row[1]) & sign
-
-    want = [reference(*row) for row in zip(*(array.tolist() for array in arrays), strict=True)]
-    assert np.asarray(evaluate(f"{root}.{form}{name}", *arrays)).view(arrays[0].dtype).tolist() == want
-    if name != "f32":
-        got = np.asarray(evaluate(f"{root}.{form}{name}x2", *packed(arrays))).view(np.uint16)
-        assert got.tolist() == want
-
-
-COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "f64"])
-@pytest.mark.parametrize("ftz", [False, True])
-def test_comparisons(name: str, ftz: bool) -> None:
-    if name == "f64":
-        if ftz:
-            return
-        with np.errstate(invalid="ignore"):  # signalling NaNs
-            arrays = [oracle.float_samples("f32", COUNT, s).view(np.float32).astype(np.float64) for s in (1, 2)]
-        rows = [tuple(pair) for pair in zip(*(array.tolist() for array in arrays), strict=True)]
-    else:
-        arrays = operands(name, 2, seed=13)
-        arrays[1][::3] = arrays[0][::3]
-        sources = [[flushed(x, name) if ftz else x for x in array.tolist()] for array in arrays]
-        rows = [(oracle.decode(x, name), oracle.decode(y, name)) for x, y in zip(*sources, strict=True)]
-    nan = np.array([any(isinstance(v, float) and math.isnan(v) for v in row) for row in rows])
-    for base, function in COMPARE.items():
-        plain = np.array([function(*row) for row in rows])
-        for operator, want in ((base, plain & ~nan), (f"{base}u", plain | nan)):
-            yes, no = evaluate(f"setp.{operator}.{'ftz.' if ftz else ''}{name}", *arrays)
-            assert (yes == want).all(), operator
-            assert (no == ~want).all(), operator
-    assert (evaluate(f"setp.num.{name}", *arrays)[0] == ~nan).all()
-    assert (evaluate(f"setp.nan.{name}", *arrays)[0] == nan).all()
-    assert (
-        evaluate(f"set.geu.u32.{name}", *arrays) == np.where(evaluate(f"setp.geu.{name}", *arrays)[0], 2**32 - 1, 0)
-    ).all()
-    if name in ("f32", "f64"):
-        assert (evaluate(f"set.ltu.f32.{name}", *arrays) == (evaluate(f"setp.ltu.{name}", *arrays)[0] * 1.0)).all()
-    with pytest.raises(UnknownInstructionError, match="does not compare"):
-        evaluate(f"setp.lo.{name}", *arrays)
-
-
-@pytest.mark.parametrize(("name", "dtype"), [("f32", np.float32), ("f64", np.float64)])
-def test_properties(name: str, dtype: type) -> None:
-    tiny = np.finfo(dtype).tiny
-    a = np.array([0.0, -0.0, 1.0, -tiny, tiny / 2, -tiny / 4, np.inf, -np.inf, np.nan], dtype)
-    table = {
-        "finite": "111111000", "infinite": "000000110", "number": "111111110", "notanumber": "000000001",
-        "normal": "001100000", "subnormal": "000011000",
-    }  # fmt: skip
-    for question, answers in table.items():
-        assert evaluate(f"testp.{question}.{name}", a).tolist() == [answer == "1" for answer in answers]
