@@ -66,7 +66,7 @@ def _judge_case(name: str, now: baseline.Measured, before: baseline.Measured) ->
     unit = "casts" if before.description["gate"] == "ratio" else "us"
     value, usual, limit = statistics.median(now.gated), statistics.median(before.gated), threshold(before)
     change = value / usual
-    verdict = "slower" if change > limit else "faster" if change < 1 / limit else "ok"
+    verdict = "slower" if not change <= limit else "faster" if change < 1 / limit else "ok"
     return Finding(name, verdict, f"{value:.3f} {unit}, baseline {usual:.3f}: x{change:.3f}, limit x{limit:.3f}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 import subprocess
@@ -45,15 +46,17 @@ def test_host(benchmark: BenchmarkFixture, rows: list[report.Row], backend: str,
     def time_raw() -> None:
         """Time the raw call after every round: a host whose clock changes then changes both."""
         torch.cuda.synchronize()
+        gc.disable()  # as pytest-benchmark does around the call itself
         start = time.perf_counter()
         for _ in range(ITERATIONS):
             raw_call()
         raw_seconds.append((time.perf_counter() - start) / ITERATIONS)
+        gc.enable()
         torch.cuda.synchronize()
 
     benchmark.pedantic(call, rounds=ROUNDS, iterations=ITERATIONS, warmup_rounds=1, teardown=time_raw)
-    seconds = benchmark.stats.stats.data
-    ratio = statistics.median(one / other for one, other in zip(seconds, raw_seconds[-ROUNDS:], strict=True))
+    seconds = benchmark.stats.stats.data  # the warm-up's raw time comes first, that of a last single call last
+    ratio = statistics.median(one / other for one, other in zip(seconds, raw_seconds[1 : 1 + ROUNDS], strict=True))
     us = statistics.median(seconds) * 1e6
     benchmark.extra_info.update(fmt=fmt, backend=backend, way=way, us=us, ratio=ratio)
     rows.append(report.Row("host: us a call, x raw", f"{backend} {fmt}", way, us, us / ratio))

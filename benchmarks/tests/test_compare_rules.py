@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +131,10 @@ def test_a_noisier_case_gets_more_room_within_bounds() -> None:
     assert compare.threshold(quiet) == compare.MINIMUM
     assert compare.threshold(loud) == pytest.approx(1.12)
     assert compare.threshold(wild) == compare.MAXIMUM
+
+
+def test_a_time_that_is_no_number_fails(baselines: Path) -> None:
+    base = baseline.load(baselines / "nvidia-h200" / "baseline.json")
+    broken = {name: replace(case, us=(math.nan,) * len(case.us)) for name, case in base.cases.items()}
+    verdicts = {finding.verdict for finding in compare.judge(replace(base, cases=broken), base)}
+    assert verdicts == {"slower"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -27,3 +28,16 @@ def test_registers(name: str):
 
 def test_table_covers_the_workloads():
     assert TABLE["kernels"].keys() == registers.workloads().keys()
+
+
+@pytest.mark.parametrize("op", ["fp8", "mxfp4"])
+@pytest.mark.parametrize(
+    ("num_heads", "head_dim", "rope_dim", "style", "place"),
+    [(96, 128, 64, "interleaved", "head"), (64, 128, 32, "interleaved", "tail"), (64, 256, 64, "neox", "tail")],
+)
+def test_a_hadamard_of_other_dims_spills_nothing(op, num_heads, head_dim, rope_dim, style, place):
+    changed = {"num_heads": num_heads, "head_dim": head_dim, "rope_dim": rope_dim, "rope_style": style}
+    usual = registers.workloads()[f"sm_90a {op} hadamard"]
+    for kernel, found in registers.measure(dataclasses.replace(usual, **changed, rope_at=place)).items():
+        assert found["stack"] == 0, kernel
+        assert found["registers"] <= 168, kernel

@@ -237,8 +237,9 @@ def test_other_arguments_are_checked_too():
         quantize(*CASE.positional[:6], False, torch.float16)
     with pytest.raises(TypeError, match="spec: expected an IndexerQSpec, got 'neox'"):
         quantize(*CASE.positional, spec="neox")
-    with pytest.raises(TypeError, match=r"backend: expected a backend's name or None, got 3\. Remedy"):
-        quantize(*CASE.positional, backend=3)
+    for wrong in (3, 0, False, ()):
+        with pytest.raises(TypeError, match=r"backend: expected a backend's name or None, got .*\. Remedy"):
+            quantize(*CASE.positional, backend=wrong)
     with pytest.raises(ValueError, match="rope_style: expected 'interleaved' or 'neox', got 'gptj'"):
         IndexerQSpec(rope_style="gptj")
     with pytest.raises(ValueError, match="rope_at: expected 'tail' or 'head', got 'front'"):

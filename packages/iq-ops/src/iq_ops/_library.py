@@ -165,6 +165,10 @@ def _first_call(
         **dict(list(tensors.items())[inputs:]),
         **dict(zip(_abi.OPTIONS, options, strict=True)),
     }
+    if not isinstance(backend, str | None):
+        raise TypeError(
+            _checks.describe_mismatch("backend", "a backend's name or None", repr(backend), "pass its name.")
+        )
     forced = backend or _backends.forced_by_environment()
 
     def attempt(

@@ -17,6 +17,7 @@ from . import tuning
 
 BF16_BYTES = 2
 WIDE_LOADS = 100  # the compute capability from which a load takes 256 bits
+HADAMARD_DIMS = 64  # a thread, for a Hadamard transform of dims or on a GPU that nobody has tuned it for
 MAX_ROWS = 2**31 - 2**12  # T*H: work items and their last block are numbered in 32 bits
 
 
@@ -184,6 +185,12 @@ def _fit(workload: _abi.Workload, shape: tuning.Shape, dense: bool) -> Variant:
         and (vector, chunks) == (shape.vector, shape.chunks)
     )
     dims_of_shape = shape.vector * shape.chunks * shape.heads_per_thread
+    if workload.hadamard:  # holds all of a thread's dims in fp32 at once: few registers are left for anything else
+        usual_dims = (workload.head_dim, workload.rope_dim) == (128, 64)
+        as_tuned = as_tuned and usual_dims and workload.num_heads.bit_count() == 1
+        if not as_tuned:
+            dims_of_shape = min(dims_of_shape, HADAMARD_DIMS)
+            vector = max(4, min(vector, HADAMARD_DIMS // chunks))
     heads = min(shape.heads_per_thread, max(1, dims_of_shape // (vector * chunks)))
     fields = {
         field.name: getattr(workload, field.name)
