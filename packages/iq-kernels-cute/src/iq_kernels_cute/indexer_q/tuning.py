@@ -49,12 +49,21 @@ MXFP4 = (
     Shape(12 * MIB, 8, 2, 1, 256, "", CONSTANT, prefetch_bytes=PREFETCH_BYTES, min_blocks=8),
     Shape(None, 8, 2, 4, 128, "", CONSTANT, min_blocks=8),
 )
-# With a Hadamard transform, of either format: more dims a lane, since a butterfly across lanes costs twice one inside.
-HADAMARD = (
+# With a Hadamard transform more dims a lane, since a butterfly across lanes costs twice one inside.
+SHORT_HADAMARD = (
     Shape(1536 * KIB, 4, 1, 1, 128, NO_L1, "", STREAMING),
     Shape(5 * MIB, 4, 2, 1, 256, NO_L1, "", STREAMING),
     Shape(12 * MIB, 16, 4, 1, 64, "", CONSTANT, min_blocks=8),
+)
+FP8_HADAMARD = (
+    *SHORT_HADAMARD,
     Shape(24 * MIB, 16, 2, 4, 64, "", CONSTANT, min_blocks=8),
+    Shape(48 * MIB, 16, 2, 1, 64, min_blocks=16),
+    Shape(None, 16, 2, 2, 64, min_blocks=14),
+)
+MXFP4_HADAMARD = (
+    *SHORT_HADAMARD,
+    Shape(24 * MIB, 16, 2, 4, 64, "", CONSTANT, prefetch_bytes=PREFETCH_BYTES, min_blocks=8),
     Shape(None, 16, 2, 2, 64, "", CONSTANT, min_blocks=14),
 )
 # Run-time strides: few kernels to warm, near enough to the dense ones.
@@ -74,6 +83,6 @@ def table(op: str, hadamard: bool, wide_loads: bool, dense: bool) -> tuple[Shape
         return STRIDED
     if wide_loads:
         return BLACKWELL
-    if hadamard:
-        return HADAMARD
-    return FP8 if op == "indexer_q_fp8" else MXFP4
+    if op == "indexer_q_fp8":
+        return FP8_HADAMARD if hadamard else FP8
+    return MXFP4_HADAMARD if hadamard else MXFP4
