@@ -165,6 +165,15 @@ def test_cutlass_with_another_cute(tmp_path: Path):
     assert "not CuTeDSL's" in said
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_import_leaves_the_garbage_collector_as_it_was(tmp_path: Path, enabled: bool):
+    (tmp_path / "cutlass.py").write_text("import gc\nprint(gc.isenabled())\nraise ImportError")
+    code = "import gc, contextlib\nfrom iq_kernels_cute import toolchain\n"
+    code += f"gc.{'enable' if enabled else 'disable'}()\n"
+    code += "with contextlib.suppress(ImportError):\n    toolchain.module('cutlass')\nprint(gc.isenabled())"
+    assert run_python(code, tmp_path).split() == ["False", str(enabled)]
+
+
 def test_absent_cutlass(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(toolchain, "version", lambda name: None if name == "nvidia-cutlass-dsl" else "1.0")
     toolchain.problem.cache_clear()

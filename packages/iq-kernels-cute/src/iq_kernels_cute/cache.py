@@ -153,9 +153,8 @@ def _compile(variant: Variant) -> bytes:
 
 
 def _load(path: Path) -> Callable[..., Any]:
-    from cutlass import cute
-
-    function: Callable[..., Any] = getattr(cute.runtime.load_module(str(path), enable_tvm_ffi=True), SYMBOL)
+    runtime = toolchain.module("cutlass.cute.runtime")
+    function: Callable[..., Any] = getattr(runtime.load_module(str(path), enable_tvm_ffi=True), SYMBOL)
     return function
 
 

@@ -5,10 +5,12 @@ An unrelated package on PyPI also installs a module called `cutlass`, and a brok
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 from functools import lru_cache
 from importlib import metadata
+from typing import Any
 
 DISTRIBUTIONS = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
 REMEDY = "Remedy: python -m pip install --force-reinstall nvidia-cutlass-dsl apache-tvm-ffi"
@@ -23,8 +25,8 @@ def problem() -> str | None:
         return f"{' and '.join(missing)} is not installed{present}. Remedy: python -m pip install {' '.join(missing)}"
     try:
         importlib.import_module("tvm_ffi")
-        compile_function = importlib.import_module("cutlass.cute").compile
-        importlib.import_module("cutlass.cute.runtime").make_fake_tensor  # noqa: B018
+        compile_function = module("cutlass.cute").compile
+        module("cutlass.cute.runtime").make_fake_tensor  # noqa: B018
     except AttributeError as error:
         return f"the module cutlass is not CuTeDSL's ({error}). {REMEDY}"
     except Exception as error:  # a broken binary package raises ImportError, OSError and worse
@@ -33,12 +35,23 @@ def problem() -> str | None:
     return None if callable(compile_function) else f"cutlass.cute.compile is no function. {REMEDY}"
 
 
+def module(name: str) -> Any:
+    """Import a module of CuTeDSL without garbage collections: its classes set off hundreds, a third of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def knows(arch: str) -> bool:
     """Whether the installed CuTeDSL compiles for `arch`, like "sm_100a". Call only where `problem()` is None."""
     try:
-        architectures = importlib.import_module("cutlass.base_dsl.enums").Arch
+        architectures = module("cutlass.base_dsl.enums").Arch
     except ImportError:  # before 4.7 the enumeration had another home
-        architectures = importlib.import_module("cutlass.base_dsl.arch").Arch
+        architectures = module("cutlass.base_dsl.arch").Arch
     return arch in architectures.__members__
 
 
