@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from . import _backends, _checks
+
+Result = TypeVar("Result")
 
 ENABLED = os.environ.get("IQ_OPS_CHECK") == "1"  # read once, when iq_ops is imported, and then wired in
 
@@ -29,18 +32,18 @@ class BadValueError(ValueError):
         return "IQ_OPS_CHECK=1: " + _checks.describe_mismatch(names.get(argument, argument), expected, actual, remedy)
 
 
-def checking(implementation: Callable[..., None]) -> Callable[..., None]:
-    """Put `check_values` before an op's implementation; the implementation itself where it is not asked for."""
+def checking(implementation: Callable[..., Result]) -> Callable[..., Result]:
+    """Put `check_values` before what runs an operation; the implementation itself where it is not asked for."""
     if not ENABLED:
         return implementation
 
     @functools.wraps(implementation)
-    def checked(positions: Tensor, q: Tensor, cos_sin_cache: Tensor, *rest: object) -> None:
+    def checked(positions: Tensor, q: Tensor, cos_sin_cache: Tensor, *rest: object) -> Result:
         if q.is_cuda and torch.cuda.is_current_stream_capturing():
             _backends.warn_once("iq_ops: IQ_OPS_CHECK=1 checks nothing while a CUDA graph is captured")
         else:
             check_values(positions, q, cos_sin_cache)
-        implementation(positions, q, cos_sin_cache, *rest)
+        return implementation(positions, q, cos_sin_cache, *rest)
 
     return checked
 

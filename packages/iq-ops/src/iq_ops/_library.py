@@ -26,18 +26,19 @@ SCHEMAS = {
     ),
 }
 
-# A signature that passed the checks once, with what runs its calls and the byte extents of its tensors.
+# A signature that passed the checks once, with what runs its calls and the byte extents of its tensors; those of
+# `_eager`, whose outputs are not the caller's, with what is needed to allocate them.
 # The key holds all that decides which backend runs: what a provider's `why_not` reads, and what a call leaves open. The
 # rest, as that positions has T rows and that outputs are contiguous, every raw function checks itself on every call.
 # Overlap of memory depends on addresses, so that it is looked at on every call.
 MAX_SIGNATURES = 8192
 _is_grad_enabled = torch.is_grad_enabled  # a global look-up, where an attribute would cost twice
-_signatures: dict[tuple[Any, ...], tuple[Callable[..., None], list[int]]] = {}  # run(*inputs, *scales, *outputs)
+signatures: dict[tuple[Any, ...], tuple[Callable[..., None], list[Any]]] = {}  # run(*inputs, *scales, *outputs)
 
 
 def forget_signatures() -> None:
     """Check and dispatch every signature anew at its next call."""
-    _signatures.clear()
+    signatures.clear()
 
 
 @_debug.checking
@@ -67,7 +68,7 @@ def indexer_q_fp8(
         and (q.requires_grad or weights.requires_grad or cos_sin_cache.requires_grad or weights_out.requires_grad),
         (p0 | p1 | p2 | p3 | p4 | p5) & 255 and (p0 & 255, p1 & 255, p2 & 255, p3 & 255, p4 & 255, p5 & 255),
     )  # fmt: skip
-    entry = _signatures.get(key)
+    entry = signatures.get(key)
     if entry is not None and p0 and p1 and p2 and p3:  # without memory: no tokens, or a zero tensor
         run, (e0, e1, e2, e3, e4, e5) = entry
         end4, end5 = p4 + e4, p5 + e5
@@ -85,7 +86,9 @@ def indexer_q_fp8(
         "q_fp8": q_fp8, "weights_out": weights_out,
     }  # fmt: skip
     scales = (weights_softmax_scale, weights_head_scale)
-    _first_call("indexer_q_fp8", key, tensors, scales, (rope_style, rope_at, hadamard), backend)
+    found = first_call("indexer_q_fp8", tensors, scales, (rope_style, rope_at, hadamard), backend)
+    if found is not None:
+        remember(key, found, [_requests.extent(tensor) for tensor in tensors.values()])
 
 
 @_debug.checking
@@ -117,7 +120,7 @@ def indexer_q_mxfp4(
         (p0 | p1 | p2 | p3 | p4 | p5 | p6) & 255
         and (p0 & 255, p1 & 255, p2 & 255, p3 & 255, p4 & 255, p5 & 255, p6 & 255),
     )  # fmt: skip
-    entry = _signatures.get(key)
+    entry = signatures.get(key)
     if entry is not None and p0 and p1 and p2 and p3:  # without memory: no tokens, or a zero tensor
         run, (e0, e1, e2, e3, e4, e5, e6) = entry
         end4, end5, end6 = p4 + e4, p5 + e5, p6 + e6
@@ -138,22 +141,23 @@ def indexer_q_mxfp4(
         "q_packed": q_packed, "q_scale": q_scale, "weights_out": weights_out,
     }  # fmt: skip
     scales = (weights_softmax_scale, weights_head_scale)
-    _first_call("indexer_q_mxfp4", key, tensors, scales, (rope_style, rope_at, hadamard), backend)
+    found = first_call("indexer_q_mxfp4", tensors, scales, (rope_style, rope_at, hadamard), backend)
+    if found is not None:
+        remember(key, found, [_requests.extent(tensor) for tensor in tensors.values()])
 
 
-def _first_call(
+def first_call(
     name: str,
-    key: tuple[Any, ...],
     tensors: dict[str, Tensor],
     scales: tuple[float, float],
     options: tuple[str, str, bool],
     backend: str | None,
-) -> None:
-    """Check a call, run it on the first backend that can, and remember which one did."""
+) -> Callable[..., None] | None:
+    """Check a call, run it on the first backend that can, and return what runs its signature there from then on."""
     if any(tensor._is_zerotensor() for tensor in tensors.values()):  # the dispatcher gives it memory, or refuses it
         values = list(tensors.values())
         getattr(torch.ops.iq_ops, name)(*values[:4], *scales, *values[4:], *options, backend)
-        return
+        return None
     _checks.check_options(*options)
     _requests.check(_abi.OPS[name], tensors)
     facts = {argument: _requests.facts_of(tensor) for argument, tensor in tensors.items()}
@@ -179,10 +183,14 @@ def _first_call(
         raw(**arguments)
         return _backends.bound(backend, request) or _by_keyword(raw, tuple(arguments)[: -len(options)], options)
 
-    run = _backends.run_first(request, forced, attempt)
-    if len(_signatures) >= MAX_SIGNATURES:
-        _signatures.clear()
-    _signatures[key] = run, [_requests.extent(tensor) for tensor in tensors.values()]
+    return _backends.run_first(request, forced, attempt)
+
+
+def remember(key: tuple[Any, ...], run: Callable[..., None], kept: list[Any]) -> None:
+    """Let later calls of a signature find `run` and what is kept with it."""
+    if len(signatures) >= MAX_SIGNATURES:
+        signatures.clear()
+    signatures[key] = run, kept
 
 
 def _by_keyword(

@@ -1,5 +1,7 @@
 """The public functions: allocate the outputs, call the op or what implements it, view its bytes.
 
+Into new memory a plain eager call does all of this in `_eager`.
+
 What a call returns is CONTRACT 1: rotated queries in FP8 (e4m3fn) with the power-of-two row scale folded into the
 head weights, or in MXFP4 (E2M1 with e8m0 block scales, OCP Microscaling Formats v1.0).
 """
@@ -12,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _abi, _checks, _debug, _direct, _library, _requests
+from . import _abi, _checks, _debug, _direct, _eager, _library, _requests
 from .specs import DEEPSEEK_V4, IndexerQSpec, check_spec
 
 # What this module calls the ABI's tensors, for errors that speak the caller's language.
@@ -25,10 +27,9 @@ PUBLIC_NAMES = {
     "q_scale": "q_scale_out",
 }
 WEIGHTS_OUT_DTYPES = (torch.float32, torch.bfloat16)
-PACKED_SCALE_HEAD_DIM = 128  # four scale bytes of a row make one little-endian int32
-_CONTIGUOUS = torch.contiguous_format
 _goes_unseen = _direct.goes_unseen  # global look-ups, where attributes would cost twice
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+_run_eagerly = _eager.quantize
 _run_fp8, _run_mxfp4 = _library.indexer_q_fp8, _library.indexer_q_mxfp4
 _op_fp8, _op_mxfp4 = _library.INDEXER_Q_FP8, _library.INDEXER_Q_MXFP4
 
@@ -76,21 +77,21 @@ def fused_indexer_q_rope_quant(
             positions, index_q, index_q_cos_sin_cache, index_weights, index_weights_softmax_scale,
             index_weights_head_scale,
         )  # fmt: skip
-        unseen = _goes_unseen(*inputs)
-        if not unseen:
-            _check_grad(op_name(use_fp4), *inputs[:4])
-        weights_out = torch.empty_like(index_weights, dtype=weights_out_dtype, memory_format=_CONTIGUOUS)
+        if _goes_unseen(*inputs):
+            return _run_eagerly(
+                *inputs, use_fp4, weights_out_dtype, spec.rope_style, spec.rope_at, spec.hadamard, backend
+            )
+        _check_grad(op_name(use_fp4), *inputs[:4])
+        weights_out = torch.empty_like(index_weights, dtype=weights_out_dtype, memory_format=torch.contiguous_format)
         if not use_fp4:
-            q_fp8 = torch.empty_like(index_q, dtype=torch.uint8, memory_format=_CONTIGUOUS)
-            run = _run_fp8 if unseen else _op_fp8
-            run(*inputs, q_fp8, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend)
+            q_fp8 = torch.empty_like(index_q, dtype=torch.uint8, memory_format=torch.contiguous_format)
+            _op_fp8(*inputs, q_fp8, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend)
             return q_fp8.view(torch.float8_e4m3fn), weights_out
         tokens, heads, head_dim = index_q.shape
-        q_packed = index_q.new_empty(tokens, heads, head_dim // 2, dtype=torch.uint8)  # a tuple would cost half more
+        q_packed = index_q.new_empty(tokens, heads, head_dim // 2, dtype=torch.uint8)
         q_scale = index_q.new_empty(tokens, heads, head_dim // _abi.MX_BLOCK, dtype=torch.uint8)
-        run = _run_mxfp4 if unseen else _op_mxfp4
-        run(*inputs, q_packed, q_scale, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend)
-        if head_dim == PACKED_SCALE_HEAD_DIM:
+        _op_mxfp4(*inputs, q_packed, q_scale, weights_out, spec.rope_style, spec.rope_at, spec.hadamard, backend)
+        if head_dim == _eager.PACKED_SCALE_HEAD_DIM:
             q_scale = q_scale.view(torch.int32).squeeze(-1)
         return (q_packed, q_scale), weights_out
     except _debug.BadValueError as bad:

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from iq_ops import _backends, _checks
-from iq_ops.indexer import PACKED_SCALE_HEAD_DIM, fused_indexer_q_rope_quant
+from iq_ops._eager import PACKED_SCALE_HEAD_DIM
+from iq_ops.indexer import fused_indexer_q_rope_quant
 from iq_ops.specs import DEEPSEEK_V4_HADAMARD, GLM_5
 
 from ._swap import Swap
