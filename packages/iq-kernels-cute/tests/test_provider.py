@@ -165,13 +165,19 @@ def test_cutlass_with_another_cute(tmp_path: Path):
     assert "not CuTeDSL's" in said
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-def test_the_import_leaves_the_garbage_collector_as_it_was(tmp_path: Path, enabled: bool):
+@pytest.mark.parametrize(("before", "after"), [("enable", "True 0"), ("disable", "False 0"), ("freeze", "True 1")])
+def test_the_import_pauses_the_garbage_collector_and_leaves_it_as_it_was(tmp_path: Path, before: str, after: str):
     (tmp_path / "cutlass.py").write_text("import gc\nprint(gc.isenabled())\nraise ImportError")
-    code = "import gc, contextlib\nfrom iq_kernels_cute import toolchain\n"
-    code += f"gc.{'enable' if enabled else 'disable'}()\n"
-    code += "with contextlib.suppress(ImportError):\n    toolchain.module('cutlass')\nprint(gc.isenabled())"
-    assert run_python(code, tmp_path).split() == ["False", str(enabled)]
+    code = f"""
+import contextlib, gc
+from iq_kernels_cute import toolchain
+gc.unfreeze()  # what the interpreter may have frozen
+gc.{before}()
+with contextlib.suppress(ImportError):
+    toolchain.module("cutlass")
+print(gc.isenabled(), int(gc.get_freeze_count() > 0))
+"""
+    assert run_python(code, tmp_path).splitlines() == ["False", after]
 
 
 def test_absent_cutlass(monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import sys
 from functools import lru_cache
 from importlib import metadata
 from typing import Any
@@ -36,14 +37,20 @@ def problem() -> str | None:
 
 
 def module(name: str) -> Any:
-    """Import a module of CuTeDSL without garbage collections: its classes set off hundreds, a third of the time."""
-    enabled = gc.isenabled()
+    """Import a module of CuTeDSL without garbage collections, which would take a third of the time.
+
+    What it leaves goes straight to the oldest generation: a young collection would look at all of it right afterwards.
+    """
+    if name in sys.modules or not gc.isenabled():
+        return importlib.import_module(name)
     gc.disable()
     try:
         return importlib.import_module(name)
     finally:
-        if enabled:
-            gc.enable()
+        if gc.get_freeze_count() == 0:  # else unfreeze would let go what the application froze
+            gc.freeze()
+            gc.unfreeze()
+        gc.enable()
 
 
 def knows(arch: str) -> bool:
