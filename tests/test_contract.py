@@ -145,6 +145,14 @@ def test_the_triton_interpreter_equals_the_reference(interpreter, rope, options,
     interpreter.check("random_case", rope_dim=rope_dim, head_dim=head_dim, **options, **arguments)
 
 
+@pytest.mark.parametrize("num_heads", [8, 5, 3, 1])
+@pytest.mark.parametrize("fmt", cases.FORMATS)
+def test_the_triton_interpreter_with_few_heads(interpreter, fmt, num_heads):
+    """A program takes rows of several tokens, and the last one rows past the end."""
+    for tokens, options in zip((1, 2, 7, 33), cases.OPTION_COMBINATIONS[::2], strict=True):
+        interpreter.check("random_case", fmt=fmt, num_heads=num_heads, tokens=tokens, **options)
+
+
 @pytest.mark.parametrize("layout", cases.LAYOUTS)
 @pytest.mark.parametrize("fmt", cases.FORMATS)
 def test_layouts_do_not_change_the_reference(fmt, layout):

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,8 @@ def cute(workload: _abi.Workload) -> Iterator[tuple[object, str, bytes]]:
 def triton_kernels(workload: _abi.Workload) -> Iterator[tuple[object, str, bytes]]:
     from iq_kernels_triton.indexer_q import compiling, config
 
-    for variant in config.all_variants(workload)[:2]:  # the others differ in addresses alone
+    few_heads = config.choose(replace(workload, num_heads=8), config.CONTIGUOUS, 1 << 20)
+    for variant in (*config.all_variants(workload)[:2], few_heads):  # the others differ in addresses alone
         compiled = triton.compile(
             compiling.source(variant), target=compiling.gpu_target(variant.target), options=compiling.options(variant)
         )

@@ -89,7 +89,7 @@ def test_unaligned_inputs_take_the_element_by_element_kernel(fmt: str) -> None:
 @pytest.mark.parametrize("target", ["sm_80", "sm_100"])
 @pytest.mark.parametrize("fmt", cases.FORMATS)
 def test_tritons_larger_tiles(fmt: str, target: str) -> None:
-    """The variants for longer inputs, chosen here for few tokens: as many heads as fill them, and a partial tile."""
+    """The variants for longer inputs, chosen here for few tokens: tiles of one token, and of several."""
     from iq_kernels_triton.indexer_q import config
 
     op = f"indexer_q_{fmt}"
@@ -97,6 +97,22 @@ def test_tritons_larger_tiles(fmt: str, target: str) -> None:
         with mock.patch.dict(config.TILES, {op: ((None, *tile),)}):
             case = cases.random_case(5, fmt=fmt, tokens=25, num_heads=heads)
             check(launched(TRITON, case, target), case, cases.reference(case))
+
+
+@pytest.mark.parametrize("num_heads", [8, 5, 3, 1])
+@pytest.mark.parametrize("fmt", cases.FORMATS)
+def test_tritons_rows_of_several_tokens(fmt: str, num_heads: int) -> None:
+    """The largest tile over few heads, with rows past the end: some tokens, every option and layout in turn."""
+    from iq_kernels_triton.indexer_q import config
+
+    op = f"indexer_q_{fmt}"
+    with mock.patch.dict(config.TILES, {op: ((None, *config.TILES[op][-1][1:]),)}):
+        for turn, tokens in enumerate((1, 2, 7, 33), start=num_heads):
+            case = cases.random_case(
+                turn, fmt=fmt, tokens=tokens, num_heads=num_heads, layout=cases.LAYOUTS[turn % 5],
+                cache_dtype=(torch.float32, torch.bfloat16)[turn % 2], **OPTIONS[3 * turn % 8],
+            )  # fmt: skip
+            check(launched(TRITON, case, "sm_90"), case, cases.reference(case))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

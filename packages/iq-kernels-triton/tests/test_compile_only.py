@@ -32,13 +32,14 @@ def compiled(op, target="sm_90", layout=config.CONTIGUOUS, tokens=LONG, use_pdl=
 
 def threads_elements(op, tokens=LONG):
     variant = config.choose(replace(WORKLOAD, op=op), config.CONTIGUOUS, tokens)
-    return variant.block_heads * WORKLOAD.head_dim // (32 * variant.num_warps)
+    return variant.rows * WORKLOAD.head_dim // (32 * variant.num_warps)
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("num_heads", [64, 8])
 @pytest.mark.parametrize("op", _abi.OPS)
-def test_every_target_compiles_without_inline_assembly_or_contraction(op, target):
-    kernel = compiled(op, target, use_pdl=False)
+def test_every_target_compiles_without_inline_assembly_or_contraction(op, num_heads, target):
+    kernel = compiled(op, target, tokens=LONG * 64 // num_heads, use_pdl=False, num_heads=num_heads)
     assert "inline_asm" not in kernel.asm["ttir"]
     assert not re.search(r"\bcontract\b", kernel.asm["llir"])
     amd = target in config.AMD_TARGETS
@@ -97,6 +98,26 @@ def test_q_is_loaded_once_in_128_bit_words_and_codes_are_stored_in_words(op, lay
     # Padding rows, whose zeros go out 16 bytes at a time but for the few scale bytes.
     assert stores["v4.b32"] == elements // (16 if op == "indexer_q_fp8" else 32)
     assert stores["b8"] <= (op == "indexer_q_mxfp4")
+
+
+@pytest.mark.parametrize("op", _abi.OPS)
+@pytest.mark.parametrize("num_heads", [1, 5, 8, 16])
+@pytest.mark.parametrize(
+    ("rope_style", "cache", "angles"),  # angles in a 128-bit load; four pairs in bf16 take 64 bits
+    [("interleaved", "float32", 4), ("interleaved", "bfloat16", None), ("neox", "float32", 4), ("neox", "bfloat16", 8)],
+)
+def test_rows_of_several_tokens_load_what_their_lanes_hold(op, num_heads, rope_style, cache, angles):
+    """Wide loads of q and of each row's angles, all before the barrier; no value changes its lane on the way."""
+    ptx = compiled(
+        op, tokens=1 << 20, num_heads=num_heads, rope_style=rope_style, cos_sin_cache_dtype=cache
+    ).asm["ptx"]  # fmt: skip
+    elements = threads_elements(op, 1 << 20)
+    loads = Counter(
+        int(vector or 1) * int(bits) for vector, bits in re.findall(r"ld\.global(?:\.v(\d))?\.[bu](\d+)", ptx)
+    )
+    assert loads[128] == elements // 8 + (elements // 2 // angles if angles else 0)
+    assert ptx.rindex("ld.global") < ptx.index("bar.sync")
+    assert ptx.count("bar.sync") == 2  # after the loads, and for the lanes that store weights
 
 
 @pytest.mark.parametrize("op", _abi.OPS)

@@ -28,14 +28,19 @@ def test_warmup_covers_every_length_and_layout(op, num_heads, head_dim):
         assert config.choose(workload, layout, tokens) in variants
 
 
+@pytest.mark.parametrize("op", _abi.OPS)
 @pytest.mark.parametrize("num_heads", [1, 3, 5, 8, 24, 64, 96, 128])
 @pytest.mark.parametrize("head_dim", _abi.HEAD_DIMS)
-def test_tiles_are_powers_of_two_within_bounds(num_heads, head_dim):
-    for variant in config.all_variants(replace(WORKLOAD, num_heads=num_heads, head_dim=head_dim, rope_dim=32)):
-        assert variant.block_heads.bit_count() == variant.num_warps.bit_count() == 1
-        assert variant.block_heads * head_dim <= 8192
-        assert variant.block_heads < 2 * num_heads
-        assert config.programs_per_token(variant, num_heads) * variant.block_heads >= num_heads
+def test_every_tile_is_full_whatever_the_number_of_heads(op, num_heads, head_dim):
+    """Programs hold as many elements with one head as with many: rows of several tokens where a token has too few."""
+    workload = replace(WORKLOAD, op=op, num_heads=num_heads, head_dim=head_dim, rope_dim=32)
+    tiles = {(tile // head_dim, tile // thread // 32) for _, tile, thread in config.TILES[op]}
+    for variant in config.all_variants(workload):
+        assert (variant.rows, variant.num_warps) in tiles
+        assert variant.rows.bit_count() == variant.num_warps.bit_count() == 1
+        for tokens in (1, 2, 7, 33, 1 << 20):
+            unused = config.programs(variant, tokens) * variant.rows - tokens * num_heads
+            assert 0 <= unused < variant.rows
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -56,9 +57,9 @@ def why_not(request: _abi.Request) -> str | None:
         return "TRITON_INTERPRET was set when the kernels were imported, so they run on the CPU alone."
     if not interpreted and request.device_type == "cpu":
         return "the kernels were imported without TRITON_INTERPRET=1, so they are compiled for a GPU."
-    tokens, num_heads = request.tensors["q"].shape[:2]
-    if tokens * num_heads > config.MAX_PROGRAMS:
-        return f"T * H = {tokens * num_heads} may exceed the {config.MAX_PROGRAMS} programs of one launch."
+    elements = math.prod(request.tensors["q"].shape)
+    if elements > config.MAX_ELEMENTS:
+        return f"T * H * D = {elements} may exceed the {config.MAX_PROGRAMS} programs of one launch."
     return None
 
 

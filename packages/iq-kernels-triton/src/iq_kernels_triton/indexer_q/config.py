@@ -25,6 +25,7 @@ TILES = {
 }
 
 MAX_PROGRAMS = 2**31 - 1  # of grid dimension x, CUDA and HIP alike
+MAX_ELEMENTS = MAX_PROGRAMS * min(tile for rows in TILES.values() for _, tile, _ in rows)  # of q, whatever the variant
 MIN_SM = 80  # bf16 conversion and NaN-propagating maximum
 AHEAD_SM = (80, 86, 87, 89, 90, 100, 103, 110, 120, 121)  # LLVM ends the process over one that it does not know
 FP8_SM = 89  # cvt.rn.satfinite.e4m3x2.f32
@@ -47,7 +48,8 @@ _ELEMENT_TYPES = {
 class Variant:
     """One kernel to compile, as (argument, value) pairs: the types of arguments and the constants among them.
 
-    `divisible` lists (argument, divisor) pairs that hold at run time: bytes for a pointer, elements for a stride.
+    A program takes `rows` rows of D elements, each of them one head of one token. `divisible` lists (argument, divisor)
+    pairs that hold at run time: bytes for a pointer, elements for a stride.
     """
 
     op: str
@@ -55,7 +57,7 @@ class Variant:
     types: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, int | bool], ...]
     divisible: tuple[tuple[str, int], ...]
-    block_heads: int
+    rows: int
     num_warps: int
     use_pdl: bool
 
@@ -66,7 +68,7 @@ class Variant:
         layout = CONTIGUOUS if "q_head_stride" in constants else STRIDED if constants["WORDS"] else UNALIGNED
         return (
             f"{self.op} {self.target} H={constants['H']} D={constants['D']} R={constants['R']} {layout} "
-            f"{self.block_heads} heads x {self.num_warps} warps"
+            f"{self.rows} rows x {self.num_warps} warps"
         )
 
 
@@ -74,8 +76,8 @@ def choose(workload: _abi.Workload, layout: str, tokens: int) -> Variant:
     """Return the variant that runs `workload` at T = `tokens` on inputs of `layout` (one of LAYOUTS)."""
     num_heads, head_dim, rope_dim = workload.num_heads, workload.head_dim, workload.rope_dim
     tile, per_thread = _tile(workload, layout, tokens * num_heads * head_dim)
-    block_heads = min(_next_power_of_two(num_heads), max(1, tile // head_dim))
-    num_warps = max(1, block_heads * head_dim // per_thread // warp_size(workload.target))
+    rows = tile // head_dim
+    num_warps = max(1, tile // per_thread // warp_size(workload.target))
 
     sm = cuda_capability(workload.target)
     fp8 = workload.op == "indexer_q_fp8"
@@ -90,7 +92,7 @@ def choose(workload: _abi.Workload, layout: str, tokens: int) -> Variant:
         "ROPE_START": head_dim - rope_dim if workload.rope_at == "tail" else 0,
         "NEOX": workload.rope_style == "neox",
         "HADAMARD": workload.hadamard,
-        "BLOCK_HEADS": block_heads,
+        "ROWS": rows,
         "NATIVE_FLOAT": sm >= MIN_SM,
     }
     if fp8:
@@ -102,7 +104,7 @@ def choose(workload: _abi.Workload, layout: str, tokens: int) -> Variant:
         types=_types(workload),
         constants=tuple(constants.items()),
         divisible=_divisible(workload, layout),
-        block_heads=block_heads,
+        rows=rows,
         num_warps=num_warps,
         use_pdl=use_pdl,
     )
@@ -116,9 +118,9 @@ def all_variants(workload: _abi.Workload) -> tuple[Variant, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def programs_per_token(variant: Variant, num_heads: int) -> int:
-    """Programs that share one token's heads; grid dimension x is T times this."""
-    return -(-num_heads // variant.block_heads)
+def programs(variant: Variant, tokens: int) -> int:
+    """Programs that share the rows of T = `tokens`: grid dimension x."""
+    return -(-tokens * dict(variant.constants)["H"] // variant.rows)
 
 
 def cuda_capability(target: str) -> int:
@@ -149,7 +151,7 @@ def _types(workload: _abi.Workload) -> tuple[tuple[str, str], ...]:
     types |= dict.fromkeys(outputs, "*u8")
     types["weights_out_ptr"] = _ELEMENT_TYPES[workload.weights_out_dtype]
     types["combined_scale"] = "fp32"
-    integers = ("num_positions", "positions_stride", "q_token_stride", "q_head_stride", "cache_stride")
+    integers = ("num_tokens", "num_positions", "positions_stride", "q_token_stride", "q_head_stride", "cache_stride")
     return (*types.items(), *((name, "i64") for name in (*integers, "weights_token_stride", "weights_head_stride")))
 
 
@@ -162,7 +164,3 @@ def _divisible(workload: _abi.Workload, layout: str) -> tuple[tuple[str, int], .
         return bases
     cache_elements = ALIGNMENT // (4 if workload.cos_sin_cache_dtype == "float32" else 2)
     return (*bases, ("q_token_stride", 8), ("q_head_stride", 8), ("cache_stride", cache_elements))
-
-
-def _next_power_of_two(value: int) -> int:
-    return 1 << (value - 1).bit_length()

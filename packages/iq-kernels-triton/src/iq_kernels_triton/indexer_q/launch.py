@@ -200,15 +200,14 @@ def _plan(op: str, tensors: tuple[Any, ...], rope: tuple[str, str, bool]) -> _Pl
         target=target_of(device),
         device_index=device.index,
     )
-    tokens, num_heads = sizes["T"], sizes["H"]
+    tokens = sizes["T"]
     q_strides, cache_stride = _strides(q)[:2], _strides(cache)[0]
-    strides = (sizes["P"], *_strides(positions), *q_strides, cache_stride, *_strides(weights))
+    integers = (tokens, sizes["P"], *_strides(positions), *q_strides, cache_stride, *_strides(weights))
 
     def bind(layout: str) -> _Bound:
         variant = config.choose(workload, layout, tokens)
         constants = sum(name.isupper() for name, _ in variant.constants)
-        programs = tokens * config.programs_per_token(variant, num_heads)
-        return _Bound(variant, programs, (*strides, *(None,) * constants))
+        return _Bound(variant, config.programs(variant, tokens), (*integers, *(None,) * constants))
 
     unaligned = bind(config.UNALIGNED)
     if q.is_contiguous() and (sizes["P"] <= 1 or cache_stride == sizes["R"]):

@@ -9,6 +9,8 @@ import triton.language as tl
 
 FP32_INF_BITS = tl.constexpr(0x7F800000)
 FP32_NAN_BITS = tl.constexpr(0x7FC00000)
+FP32_NAN_PAIR = tl.constexpr(0x7FC000007FC00000)
+BF16_NAN_PAIR = tl.constexpr(0x7FC07FC0)
 
 
 @triton.jit
@@ -18,6 +20,21 @@ def widen(x):
         return (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
         return x.to(tl.float32)
+
+
+@triton.jit
+def unpack(x):
+    """Convert what was loaded to float32, exactly: single values, or a tile of words of two bf16 or two float32."""
+    if x.dtype == tl.int32:
+        even = (x << 16).to(tl.float32, bitcast=True)
+        odd = (x & -0x10000).to(tl.float32, bitcast=True)
+        return tl.reshape(tl.join(even, odd), [x.shape[0], 2 * x.shape[1]])
+    elif x.dtype == tl.int64:
+        even = x.to(tl.int32).to(tl.float32, bitcast=True)
+        odd = (x >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+        return tl.reshape(tl.join(even, odd), [x.shape[0], 2 * x.shape[1]])
+    else:
+        return widen(x)
 
 
 @triton.jit
