@@ -21,7 +21,7 @@ ALIGNMENT = 16  # bytes of the widest load and store
 # chain. Measured on an H200 (docs/performance.md).
 TILES = {
     "indexer_q_fp8": ((1 << 21, 1024, 32), (None, 4096, 32)),
-    "indexer_q_mxfp4": ((1 << 22, 1024, 32), (1 << 25, 4096, 32), (None, 8192, 64)),
+    "indexer_q_mxfp4": ((1 << 22, 1024, 32), (1 << 25, 4096, 32), (None, 4096, 64)),
 }
 
 MAX_PROGRAMS = 2**31 - 1  # of grid dimension x, CUDA and HIP alike
