@@ -172,7 +172,7 @@ def test_debug_mode_synchronises_once_and_stays_out_of_graphs():
     from iq_ops import _debug
 
     case = cases.random_case(8, tokens=64, device="cuda", edges=False)
-    _debug.check_values(case.positions, case.q, case.cos_sin_cache)
+    _debug.check_values(case.positions, case.q, case.cos_sin_cache, case.weights)
     case.q[40, 1, 2] = torch.nan
     with pytest.raises(ValueError, match="q: expected finite values, got nan at token 40, head 1, dim 2"):
-        _debug.check_values(case.positions, case.q, case.cos_sin_cache)
+        _debug.check_values(case.positions, case.q, case.cos_sin_cache, case.weights)

@@ -16,16 +16,20 @@ from iq_ops import _debug
 
 def make(**changes):
     case = cases.random_case(1, tokens=20, num_heads=4, num_positions=50, edges=False)
-    tensors = {"positions": case.positions, "q": case.q, "cos_sin_cache": case.cos_sin_cache}
+    tensors = {
+        "positions": case.positions, "q": case.q, "cos_sin_cache": case.cos_sin_cache, "weights": case.weights,
+    }  # fmt: skip
     for name, (index, value) in changes.items():
         tensors[name][index] = value
     return tensors
 
 
 def test_good_values_pass_and_padding_may_hold_anything():
-    tensors = make(positions=(3, -1), q=((3, 1, 5), torch.nan))
+    tensors = make(positions=(3, -1), q=((3, 1, 5), torch.nan), weights=((3, 0), torch.inf))
     _debug.check_values(**tensors)
-    _debug.check_values(tensors["positions"][:0], tensors["q"][:0], tensors["cos_sin_cache"])
+    _debug.check_values(**{**tensors, **{name: tensors[name][:0] for name in ("positions", "q", "weights")}})
+    tensors["positions"].fill_(-1)
+    _debug.check_values(**{**tensors, "cos_sin_cache": tensors["cos_sin_cache"][:0]})
 
 
 @pytest.mark.parametrize(
@@ -34,6 +38,8 @@ def test_good_values_pass_and_padding_may_hold_anything():
         ({"positions": ([7, 9], 50)}, "positions: expected values below the 50 rows of the cache, got 50 at token 7"),
         ({"positions": (4, 2**31 - 1)}, "positions: expected values below .* got 2147483647 at token 4"),
         ({"q": ((6, 2, 77), -torch.inf)}, "q: expected finite values, got -inf at token 6, head 2, dim 77"),
+        ({"weights": ((5, 3), torch.nan)}, "weights: expected finite values, got nan at token 5, head 3"),
+        ({"weights": ((0, 1), -torch.inf)}, "weights: expected finite values, got -inf at token 0, head 1"),
         ({"q": ((slice(11, 13), 0, 0), torch.nan)}, "q: expected finite values, got nan at token 11, head 0, dim 0"),
     ],
 )
@@ -52,6 +58,48 @@ def test_a_bad_cache_row_is_named_with_the_first_token_that_reads_it():
     unread = next(row for row in range(50) if row not in tensors["positions"].tolist())
     tensors = make(cos_sin_cache=(unread, torch.inf))
     _debug.check_values(**tensors)
+
+
+def table(rope_dim, positions, dtype, base, factor=1.0):
+    """(P, R/2, 2): cosine and sine, times YaRN's factor."""
+    angles = torch.outer(positions.double(), base ** -(torch.arange(0, rope_dim, 2).double() / rope_dim))
+    return (factor * torch.stack((angles.cos(), angles.sin()), dim=-1)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rope_dim", [16, 32, 64, 128])
+@pytest.mark.parametrize("base", [100.0, 1e4, 5e5, 1e7])
+def test_pairs_are_told_from_halves_in_every_row(rope_dim, dtype, base):
+    positions = torch.cat((torch.arange(8192), torch.arange(8192, 2**20, 131)))
+    for factor in (1.0, 1.3689, 0.1, 30.0):
+        rows = table(rope_dim, positions, dtype, base, factor)
+        assert not _debug._are_pairs(rows.transpose(1, 2).flatten(1).float()).any()
+        assert _debug._are_pairs(rows.flatten(1).float()).float().mean() > 0.99
+        assert _debug._are_pairs(rows.flatten(1).float())[0], "position 0"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_table_of_pairs_is_named_with_the_first_token_that_reads_it(dtype):
+    tensors = make(positions=([0, 1], torch.tensor([-1, 0])))
+    pairs = table(64, torch.arange(50), dtype, 1e4)
+    for right in (pairs.transpose(1, 2).flatten(1), torch.ones(50, 64), torch.zeros(50, 64), torch.randn(50, 64)):
+        _debug.check_values(**{**tensors, "cos_sin_cache": right})
+    message = r"cos_sin_cache: expected rows of R/2 cosines, .* pairs in row 0, the position of token 1\. .*::2"
+    with pytest.raises(ValueError, match=message):
+        _debug.check_values(**{**tensors, "cos_sin_cache": pairs.flatten(1)})
+    tensors["positions"].fill_(-1)
+    _debug.check_values(**{**tensors, "cos_sin_cache": pairs.flatten(1)})
+
+
+def test_tensors_that_the_op_refuses_are_left_to_it():
+    tensors = make()
+    wrong = {
+        "cos_sin_cache": (torch.ones(50, 3), torch.ones(50, 0), torch.ones(50, 32, dtype=torch.complex64)),
+        "weights": (tensors["weights"][:5], tensors["weights"][0]),
+    }
+    for name, values in wrong.items():
+        for value in values:
+            _debug.check_values(**{**tensors, name: value})
 
 
 def test_the_message_speaks_the_names_it_is_given_and_survives_a_pickle():
