@@ -95,10 +95,28 @@ WRONG_INPUTS = {
         "q",
         CASE.q[..., :96],
         ValueError,
-        r"index_q.shape\[2\]: expected a head dim of 32, 64, 128, 256, got|q_out: expected size D",
+        r"index_q.shape\[2\]: expected a head dim of 32, 64, 128, 256, got 96.*there is none|q_out: expected size D",
     ),
-    "tokens": ("positions", CASE.positions[:5], ValueError, r"index_q: expected size T = 5 in dim 0"),
+    "tokens": (
+        "positions",
+        CASE.positions[:5],
+        ValueError,
+        r"index_q: expected size T = 5 .*pass positions and index_q of",
+    ),
+    "rank of positions": (
+        "positions",
+        CASE.positions[0],
+        ValueError,
+        r"positions: .*shape \(T,\), .*reshape it to \(T,\)",
+    ),
     "positions": ("positions", CASE.positions.float(), TypeError, r"positions: expected dtype torch.int32 or"),
+    "complex table": (
+        "cos_sin_cache",
+        torch.polar(torch.ones(9, 32), torch.rand(9, 32)),
+        TypeError,
+        r"got torch.complex64. Remedy: pass torch.cat\(\[(\w+)\.real, \1\.imag\], dim=-1\), or .*sglang.cos_sin_cache",
+    ),
+    "complex": ("weights", CASE.weights.to(torch.complex64), TypeError, "index_weights: .*Remedy: pass real numbers"),
     "heads": ("weights", CASE.weights[:, :3], ValueError, r"index_weights: expected size H = 4 in dim 1"),
     "weights": ("weights", CASE.weights.double(), TypeError, r"index_weights: expected dtype torch.bfloat16 or"),
     "rotary": ("cos_sin_cache", torch.ones(9, 160), ValueError, r"index_q_cos_sin_cache.shape\[1\]: expected a rotary"),
@@ -156,8 +174,14 @@ def wrong_buffers():
     rows = cases.poisoned_outputs(CASE, 0)
     q_out, weights_out = rows["q_fp8"], rows["weights_out"]
     yield "dtype", {"q_out": q_out.view(torch.int8)}, TypeError, "q_out: expected dtype torch.uint8, got torch.int8"
-    yield "shape", {"q_out": q_out[:, :3]}, ValueError, "q_out: expected size H = 4"
-    yield "rows", {"q_out": q_out[:5]}, ValueError, "q_out: expected size T = 6"
+    yield (
+        "shape",
+        {"q_out": q_out[:, :3]},
+        ValueError,
+        "q_out: expected size H = 4 .*allocate q_out with size 4 in dim 1",
+    )
+    yield "rows", {"q_out": q_out[:5]}, ValueError, "q_out: expected size T = 6 .*allocate q_out with size 6 in dim 0"
+    yield "more rows", {"q_out": q_out.new_zeros(8, 4, 128)}, ValueError, r"q_out: .*Remedy: pass q_out\[:6\]\."
     strided = q_out.new_zeros(6, 4, 256)[..., :128]
     yield "strided", {"q_out": strided}, ValueError, "q_out: expected a contiguous tensor"
     yield (
@@ -235,7 +259,7 @@ def test_other_arguments_are_checked_too():
         TypeError, match=r"weights_out_dtype: expected torch\.float32 or torch\.bfloat16, got torch\.float16"
     ):
         quantize(*CASE.positional[:6], False, torch.float16)
-    with pytest.raises(TypeError, match="spec: expected an IndexerQSpec, got 'neox'"):
+    with pytest.raises(TypeError, match=r"spec: expected an IndexerQSpec, got 'neox'.*iq_ops\.IndexerQSpec\("):
         quantize(*CASE.positional, spec="neox")
     for wrong in (3, 0, False, ()):
         with pytest.raises(TypeError, match=r"backend: expected a backend's name or None, got .*\. Remedy"):
@@ -289,3 +313,8 @@ def test_an_error_of_the_out_variant_speaks_of_what_is_wrong_alone():
         quantize_out(*inputs, True, q_out=packed, weights_out=halves, q_scale_out=scales)
     with pytest.raises(ValueError, match="q_scale_out: expected None without use_fp4"):
         quantize_out(*inputs, q_out=q_out, weights_out=weights_out, q_scale_out=scales)
+
+
+def test_dir_lists_what_is_public_and_no_imports():
+    assert set(iq_ops.__all__) | {"integrations"} <= set(dir(iq_ops))
+    assert not {"Any", "TYPE_CHECKING", "annotations", "importlib"} & set(dir(iq_ops))

@@ -71,7 +71,11 @@ def test_warmup_falls_back_where_a_compile_fails_and_raises_where_forced(plant, 
             TypeError,
             r"positions_dtypes: expected a sequence of dtypes, got torch\.int64",
         ),
-        ({"formats": "fp8"}, ValueError, r"formats: expected 'fp8' or 'mxfp4', got 'fp8'\. Remedy: pass a tuple"),
+        (
+            {"formats": "fp8"},
+            ValueError,
+            r"formats: expected a tuple of names, got the string 'fp8'\. Remedy: pass formats=\('fp8',\)\.",
+        ),
         ({"weights_out_dtypes": [torch.float16]}, TypeError, r"weights_out_dtypes: expected torch\.float32 or"),
     ],
 )

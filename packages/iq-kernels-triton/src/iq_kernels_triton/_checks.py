@@ -48,9 +48,9 @@ def check_call(op: _abi.Op, tensors: Mapping[str, Any], names: Mapping[str, str]
             raise ValueError(
                 describe_mismatch(
                     name,
-                    f"rank {len(spec.shape)}, shape ({', '.join(spec.shape)})",
+                    f"rank {len(spec.shape)}, shape {_listed(spec.shape)}",
                     f"rank {len(shape)}, shape {_listed(shape)}",
-                    f"reshape it to ({', '.join(spec.shape)}).",
+                    f"reshape it to {_listed(spec.shape)}.",
                 )
             )
         if device is None:
@@ -65,7 +65,7 @@ def check_call(op: _abi.Op, tensors: Mapping[str, Any], names: Mapping[str, str]
                 )
             )
         for axis, symbol in enumerate(spec.shape):
-            _bind(sizes, origin, symbol, shape[axis], name, axis, shape)
+            _bind(sizes, origin, symbol, name, axis, shape, spec.output)
         _check_layout(spec, tensor, name)
     check_sizes(sizes, origin)
     return sizes
@@ -84,29 +84,36 @@ def _check_type(spec: _abi.Tensor, tensor: Any, name: str) -> None:
         remedy = f"pass {name}.view(torch.uint8), the same bytes without a copy."
     elif spec.output:
         remedy = f"allocate {name} with dtype {expected}."
+    elif dtype.startswith("complex") and spec.name == "cos_sin_cache":
+        halves = f"torch.cat([{name}.real, {name}.imag], dim=-1)"
+        remedy = f"pass {halves}, or iq_ops.integrations.sglang.cos_sin_cache({name}), which converts once."
+    elif dtype.startswith("complex"):
+        remedy = "pass real numbers."
     else:
         remedy = f"convert it with {name}.to(torch.{spec.dtypes[0]})."
     raise TypeError(describe_mismatch(name, f"dtype {expected}", f"torch.{dtype}", remedy))
 
 
 def _bind(
-    sizes: dict[str, int], origin: dict[str, str], symbol: str, size: int, name: str, axis: int, shape: Any
+    sizes: dict[str, int], origin: dict[str, str], symbol: str, name: str, axis: int, shape: Any, output: bool
 ) -> None:
     symbol, _, divisor = symbol.partition("/")
+    size = shape[axis]
     if not divisor and symbol not in sizes:
         sizes[symbol], origin[symbol] = size, f"{name}.shape[{axis}]"
         return
     expected = sizes[symbol] // int(divisor or 1)
-    if size != expected:
-        formula = f"{symbol}/{divisor} = {expected}" if divisor else f"{symbol} = {expected}"
-        raise ValueError(
-            describe_mismatch(
-                name,
-                f"size {formula} in dim {axis} ({symbol} is {origin[symbol]})",
-                f"shape {_listed(shape)}",
-                f"pass tensors of the same {symbol}.",
-            )
-        )
+    if size == expected:
+        return
+    if not output:
+        remedy = f"pass {origin[symbol].partition('.')[0]} and {name} of the same {symbol}."
+    elif axis == 0 and size > expected:
+        remedy = f"pass {name}[:{expected}]."
+    else:
+        remedy = f"allocate {name} with size {expected} in dim {axis}."
+    formula = f"{symbol}/{divisor} = {expected}" if divisor else f"{symbol} = {expected}"
+    wanted = f"size {formula} in dim {axis} ({symbol} is {origin[symbol]})"
+    raise ValueError(describe_mismatch(name, wanted, f"shape {_listed(shape)}", remedy))
 
 
 def _check_layout(spec: _abi.Tensor, tensor: Any, name: str) -> None:
@@ -152,7 +159,7 @@ def check_sizes(sizes: Mapping[str, int], origin: Mapping[str, str]) -> None:
                 origin["D"],
                 f"a head dim of {', '.join(map(str, _abi.HEAD_DIMS))}",
                 str(sizes["D"]),
-                "pad the head dim of q to the next of these.",
+                "there is none for a model of this head dim: padded dims would be rotated, or mixed in by a Hadamard.",
             )
         )
     if "H" in sizes and sizes["H"] < 1:
@@ -172,4 +179,4 @@ def check_sizes(sizes: Mapping[str, int], origin: Mapping[str, str]) -> None:
 
 
 def _listed(values: Any) -> str:
-    return "(" + ", ".join(str(value) for value in values) + ")"
+    return "(" + ", ".join(str(value) for value in values) + (",)" if len(values) == 1 else ")")

@@ -45,7 +45,7 @@ def why_not(request: _abi.Request) -> str | None:
         return f"this version has no kernel for {request.op}."
     if request.device_type == "cpu" and not _env_flag("TRITON_INTERPRET"):
         return (
-            "Triton runs on the CPU only in its interpreter, for tests: set TRITON_INTERPRET=1 before it is imported."
+            "Triton runs on the CPU only in its interpreter, for tests: set TRITON_INTERPRET=1 before importing triton."
         )
     if request.device_type not in ("cpu", "cuda"):
         return f"Triton does not reach {request.device_type!r} devices here."

@@ -56,4 +56,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, "integrations"})
+    return sorted({*__all__, *_LAZY, "integrations"})

@@ -40,7 +40,10 @@ def warmup(
     Raises ValueError or TypeError for what no call can have, BackendUnavailableError for a named backend that cannot
     run the calls, and the provider's CompileError where a backend that was named fails to compile.
     """
-    unknown = [formats] if isinstance(formats, str) else [fmt for fmt in formats if fmt not in FORMATS]
+    if isinstance(formats, str):
+        remedy = f"pass formats=({formats!r},)."
+        raise ValueError(_checks.describe_mismatch("formats", "a tuple of names", f"the string {formats!r}", remedy))
+    unknown = [fmt for fmt in formats if fmt not in FORMATS]
     if unknown:
         expected, remedy = " or ".join(map(repr, FORMATS)), "pass a tuple of these names."
         raise ValueError(_checks.describe_mismatch("formats", expected, repr(unknown[0]), remedy))

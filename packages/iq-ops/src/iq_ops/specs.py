@@ -29,12 +29,13 @@ class IndexerQSpec:
 def check_spec(spec: object) -> None:
     """Raise TypeError for what is no IndexerQSpec."""
     if not isinstance(spec, IndexerQSpec):
-        raise TypeError(_checks.describe_mismatch("spec", "an IndexerQSpec", repr(spec), "pass one of iq_ops.specs."))
+        remedy = "pass one of iq_ops.specs, or an iq_ops.IndexerQSpec(...) of your own."
+        raise TypeError(_checks.describe_mismatch("spec", "an IndexerQSpec", repr(spec), remedy))
 
 
 DEEPSEEK_V4 = IndexerQSpec("interleaved", "tail")
 DEEPSEEK_V4_HADAMARD = IndexerQSpec("interleaved", "tail", hadamard=True)
-DEEPSEEK_V4_1 = IndexerQSpec("interleaved", "tail")
+DEEPSEEK_V4_1 = DEEPSEEK_V4  # the same layout, of half the heads
 DEEPSEEK_V3_2 = IndexerQSpec("neox", "head")
 GLM_5 = IndexerQSpec("interleaved", "head")
 
