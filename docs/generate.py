@@ -51,7 +51,8 @@ DEPRECATIONS_PAGE = """{note}
 
 Old names keep working and give the same bits. They warn once a call site (`DeprecationWarning`, at the caller's line,
 under `torch.compile` too) and name the replacement and the version that removes them. A name stays for two minor
-releases at least.
+releases at least. The first release has some already: code that called these kernels before they were a package goes on
+as it is.
 
 {names}
 

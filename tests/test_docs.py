@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,6 +162,21 @@ def test_errors_that_troubleshooting_quotes_are_raised(quoted):
     assert f'### "{quoted}"' in (ROOT / "docs" / "troubleshooting.md").read_text()
     with pytest.raises((TypeError, ValueError), match=re.escape(quoted)):
         call(**WRONG_CALLS[quoted])
+
+
+@pytest.mark.parametrize("function", [iq_ops.fused_indexer_q_rope_quant, iq_ops.fused_indexer_q_rope_quant_out])
+def test_signatures_written_out_are_those_of_the_code(function):
+    """`name`, `name=default` a line, as in the code; one that begins with `...` goes on where the first one ended."""
+    (block,) = (
+        block.text
+        for block in blocks(ROOT / "docs" / "integrating.md")
+        if block.text.startswith(f"{function.__name__}(\n")
+    )
+    written = re.findall(r"^    (\w+)(?:=([\w.]+))?,", block, re.MULTILINE)
+    code = inspect.signature(function).parameters.values()
+    expected = [p for p in code if "    ...," not in block or p.kind is p.KEYWORD_ONLY]
+    assert [name for name, _ in written] == [p.name for p in expected]
+    assert [bool(default) for _, default in written] == [p.default is not p.empty for p in expected]
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
