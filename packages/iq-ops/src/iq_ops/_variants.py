@@ -73,7 +73,10 @@ def codes_and_scale(quantized: Tensor, convention: Convention, fmt: str) -> tupl
     low, high = codes[:, 0::2], codes[:, 1::2]
     if convention.nibbles == "even high":
         low, high = high, low
-    return low | high << 4, exponent.to(torch.uint8)
+    scale = exponent.to(torch.uint8)
+    if convention.scale_bytes == "big" and scale.shape[-1] == 4:  # what dumps keep in one int32
+        scale = scale.flip(-1)
+    return low | high << 4, scale
 
 
 def weights_out(rows: Rows, convention: Convention, scale: Tensor | None, dtype: torch.dtype) -> Tensor:

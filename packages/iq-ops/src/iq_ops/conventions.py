@@ -73,6 +73,10 @@ AXES: Mapping[str, Mapping[str, str]] = {
     },
     "zero": {"signed": "sign of zero kept (code 0x8)", "unsigned": "sign of zero dropped (code 0x0)"},
     "nibbles": {"even low": "even dim in the low nibble", "even high": "even dim in the HIGH nibble: nibbles swapped"},
+    "scale_bytes": {
+        "little": "scale byte of block b in bits 8b to 8b + 7: a little-endian int32",
+        "big": "the four scale bytes of a row reversed: a BIG-endian int32",
+    },
     "weights": {
         "combined": "w * C with C = fp32(softmax * head), then * scale",
         "scale first": "(w * scale) * C, C = fp32(softmax * head)",
@@ -105,6 +109,7 @@ QUESTIONS: Mapping[str, str] = {
     "ties": "E2M1 ties",
     "zero": "sign of zero",
     "nibbles": "nibble order",
+    "scale_bytes": "order of the scale bytes",
     "weights": "order of the weight products",
 }
 
@@ -117,7 +122,7 @@ _ONLY_FP8_WEIGHTS = (
     "scale twice",
     "scale only",
 )
-_ONLY_MXFP4 = ("ties", "zero", "nibbles")
+_ONLY_MXFP4 = ("ties", "zero", "nibbles", "scale_bytes")
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,7 @@ class Convention:
     ties: str = "even"
     zero: str = "signed"
     nibbles: str = "even low"
+    scale_bytes: str = "little"
     weights: str = "combined"
 
     def deviations(self) -> tuple[str, ...]:
