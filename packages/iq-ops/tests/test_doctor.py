@@ -124,3 +124,19 @@ def test_the_driver_is_read_from_nvidia_smi(monkeypatch, tmp_path):
     with pytest.raises(subprocess.CalledProcessError):
         doctor._driver()
     assert "CalledProcessError" in json.loads(run("--json"))["driver"]["error"]
+
+
+@pytest.mark.parametrize(("value", "told"), [("yes", True), ("TRUE", True), ("1", False), ("0", False), ("", False)])
+def test_a_check_that_is_not_1_has_no_effect(monkeypatch, value, told):
+    monkeypatch.setenv("IQ_OPS_CHECK", value)
+    problems = doctor.report()["problems"]
+    assert (f"IQ_OPS_CHECK={value} has no effect: set it to 1 to check the values of every call." in problems) is told
+
+
+def test_a_forced_backend_that_cannot_is_told_with_its_reason(monkeypatch):
+    monkeypatch.setenv("IQ_OPS_BACKEND", "cute")
+    problems = doctor.report()["problems"]
+    assert [problem for problem in problems if problem.startswith("IQ_OPS_BACKEND=cute cannot run fp8 on cpu: CuTeDSL")]
+    monkeypatch.setenv("IQ_OPS_BACKEND", "foo")
+    _backends.reset()
+    assert [problem for problem in doctor.report()["problems"] if "cpu" in problem] == []

@@ -205,11 +205,17 @@ def _problems(found: Mapping[str, Any]) -> list[str]:
     names = [backend["name"] for backend in backends]
     if forced and forced not in names:
         problems.append(f"IQ_OPS_BACKEND={forced} names no backend. Set it to one of {', '.join(names)}, or unset it.")
+    check = os.environ.get("IQ_OPS_CHECK", "")
+    if check not in ("", "0", "1"):
+        problems.append(f"IQ_OPS_CHECK={check} has no effect: set it to 1 to check the values of every call.")
     for call in found["calls"] if isinstance(found["calls"], list) else []:
         if "error" in call:
             problems.append(f"Asking who takes {call['format']} on {call['device']} failed: {call['error']}")
-        elif call["takes"] is None:
-            problems.append(f"Nothing can run {call['format']} on {call['device']}: see why below `calls`.")
+        elif call["takes"] is None and forced in names:
+            why = call["refused"].get(forced)
+            problems.append(f"IQ_OPS_BACKEND={forced} cannot run {call['format']} on {call['device']}: {why}")
+        elif call["takes"] is None and not forced:
+            problems.append(f"Nothing can run {call['format']} on {call['device']}: each backend says why above.")
         elif call["takes"] == "reference" and call["device"] != "cpu" and forced != "reference":
             problems.append(f"{call['format']} on {call['device']} falls to the slow reference: no kernel takes it.")
     cache = found["cache"]
