@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from iq_ops import _variants, dumps
+from iq_ops import _variants, dumps, files
 from iq_ops.conventions import Convention
 
 
@@ -83,7 +83,7 @@ def save(tmp_path):
     def write(dump, metadata=None, name="dump.safetensors", **changes):
         tensors = {**tensors_of(dump), **changes}
         path = tmp_path / name
-        dumps.write(path, {name: tensor for name, tensor in tensors.items() if tensor is not None}, metadata or {})
+        files.write(path, {name: tensor for name, tensor in tensors.items() if tensor is not None}, metadata or {})
         return path
 
     return write

@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from iq_ops import _warmup, cli, demo_plot, dumps, reference, specs
+from iq_ops import _warmup, cli, demo_plot, dumps, files, reference, specs
 from iq_ops._version import __version__
 
 SHARD_OF_V4 = {"num_heads": 8, "num_tokens": 24}
@@ -52,10 +52,10 @@ def test_verify_in_a_process_of_its_own(make_dump, save):
 def test_quantize_writes_what_verify_accepts(run, make_inputs, tmp_path, fmt):
     inputs = make_inputs(**SHARD_OF_V4)
     source, target = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
-    dumps.write(source, {name: getattr(inputs, name) for name in dumps.INPUTS}, {})
-    result = run("quantize", source, target, "--format", fmt)
+    files.write(source, {name: getattr(inputs, name) for name in dumps.INPUTS}, {})
+    result = run("quantize", source, target, "--format", fmt, "--model", "deepseek-v4")
     assert result.exit_code == 0, result.output
-    written = dumps.read(target)
+    written = files.read(target)
     assert written.metadata["weights_head_scale"] == repr(64**-0.5)  # the model's heads, not the shard's
     codes = torch.full((24, 8, 128 if fmt == "fp8" else 64), 0xA5, dtype=torch.uint8)
     weights_out = torch.full((24, 8), 7.0)
@@ -79,10 +79,10 @@ def test_quantize_in_chunks(run, make_inputs, tmp_path, monkeypatch):
     from iq_ops import quantize
 
     inputs = make_inputs(**SHARD_OF_V4)
-    whole = quantize.quantize(inputs, "mxfp4", specs.GLM_5)
+    whole = quantize.quantize(inputs, "mxfp4", specs.GLM_5).tensors
     monkeypatch.setattr(quantize, "CHUNK_ELEMENTS", 7 * 8 * 128)
     steps = []
-    parts = quantize.quantize(inputs, "mxfp4", specs.GLM_5, lambda *step: steps.append(step))
+    parts = quantize.quantize(inputs, "mxfp4", specs.GLM_5, lambda *step: steps.append(step)).tensors
     assert steps == [(7, 24), (14, 24), (21, 24), (24, 24)]
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
@@ -95,6 +95,10 @@ def test_quantize_in_chunks(run, make_inputs, tmp_path, monkeypatch):
         (["quantize", "IN", "OUT", "--format", "fp8", "--model", "gpt"], "is none of deepseek-v4"),
         (["verify", "none.safetensors"], "no such file"),
         (["verify", "none.safetensors", "--rope-at", "middle"], "middle"),
+        (["warmup", "--arch", "sm100"], "'sm100' is no architecture; did you mean sm_100a?"),
+        (["warmup", "--arch", "90"], "'90' is no architecture; did you mean sm_90?"),
+        (["warmup", "--arch", "tesla"], "'tesla' is no architecture: give one as sm_90"),
+        (["warmup", "--arch", "sm_75"], "no backend compiles for sm_75 here: cute: the kernels need sm_80 or later"),
         (["warmup", "--tp", "7"], "7 does not divide the 64 heads"),
         (["frobnicate"], "frobnicate"),
     ],
@@ -102,8 +106,8 @@ def test_quantize_in_chunks(run, make_inputs, tmp_path, monkeypatch):
 def test_usage_and_file_errors_exit_with_2(run, arguments, words):
     result = run(*arguments)
     assert result.exit_code == 2, result.output
-    assert words in result.stderr
-    assert "Traceback" not in result.output
+    assert words in " ".join(result.stderr.replace("│", " ").split())
+    assert not any(unwanted in result.output for unwanted in ("Traceback", "Value error", "Compiling"))
 
 
 def test_a_model_of_another_shape_is_refused(run, make_dump, save):
@@ -118,6 +122,38 @@ def test_verify_options_are_demanded(run, make_dump, save):
     assert run("verify", path, "--hadamard", "--rope-at", "tail", "--rope-style", "interleaved").exit_code == 0
     assert run("verify", path, "--no-hadamard").exit_code == 1
     assert run("verify", path, "--head-scale", "0.5").exit_code == 1
+
+
+def test_verify_help_at_80_columns(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = run("verify", "--help").stdout
+    assert "…" not in text
+    assert all(model in text for model in specs.MODELS)
+    assert text.count("<bool>") <= 1  # typer's own, of --help
+
+
+def test_warmup_tells_what_was_compiled_where(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("IQ_KERNELS_CACHE_DIR", str(tmp_path))
+    result = run("warmup", "--model", "deepseek-v4.1", "--tp", "32", "--arch", "sm_100a")
+    assert result.exit_code == 0, result.output
+    head, *lines = result.stdout.splitlines()
+    assert head.endswith("compiled or loaded for deepseek-v4.1 with 1 heads on sm_100a.")
+    assert lines == [
+        f"  cute: {head.split()[0]}, in {tmp_path}",
+        "  triton: none, as another backend takes these calls",
+    ]
+
+
+def test_warmup_tells_a_backend_that_is_not_installed(monkeypatch):
+    from iq_ops import _ahead, _backends
+
+    absent = _backends.Backend("cute", "iq-kernels-cute", None, 0, {}, "absent", "not installed. Remedy: pip")
+    monkeypatch.setattr(_backends, "backends", lambda: (absent,))
+    lines = list(_ahead.report("deepseek-v4", 8, "sm_90", 2, {"cute": 0}))
+    assert lines == [
+        "2 kernels compiled or loaded for deepseek-v4 with 8 heads on sm_90.",
+        "  cute: not installed. Remedy: pip",
+    ]
 
 
 @pytest.mark.parametrize("command", [[], ["doctor"], ["demo"], ["quantize"], ["verify"], ["warmup"]])
@@ -144,7 +180,7 @@ def test_warmup_passes_the_model_on(run, monkeypatch):
 def source(make_inputs, tmp_path):
     inputs = make_inputs(**SHARD_OF_V4)
     path = tmp_path / "in.safetensors"
-    dumps.write(path, {name: getattr(inputs, name) for name in dumps.INPUTS}, {})
+    files.write(path, {name: getattr(inputs, name) for name in dumps.INPUTS}, {})
     return path
 
 

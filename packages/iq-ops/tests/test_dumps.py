@@ -7,11 +7,11 @@ import os
 import pytest
 import torch
 
-from iq_ops import dumps
+from iq_ops import dumps, files
 
 
 def read(path):
-    file = dumps.read(path)
+    file = files.read(path)
     return dumps.read_dump(file, dumps.read_inputs(file))
 
 
@@ -53,7 +53,7 @@ def test_metadata_is_read(make_dump, save):
     ],
 )
 def test_bad_metadata(make_dump, save, meta, words):
-    with pytest.raises(dumps.DumpError) as error:
+    with pytest.raises(files.DumpError) as error:
         read(save(make_dump("fp8"), meta))
     assert all(word in str(error.value) for word in words), error.value
 
@@ -78,41 +78,41 @@ def test_bad_metadata(make_dump, save, meta, words):
     ],
 )
 def test_wrong_tensors(make_dump, save, fmt, changes, words):
-    with pytest.raises(dumps.DumpError) as error:
+    with pytest.raises(files.DumpError) as error:
         read(save(make_dump(fmt), **changes))
     assert all(word in str(error.value) for word in words), error.value
 
 
 def test_missing_foreign_and_truncated_files(make_dump, save, tmp_path):
-    with pytest.raises(dumps.DumpError, match="no such file"):
-        dumps.read(tmp_path / "none.safetensors")
-    with pytest.raises(dumps.DumpError, match="a folder"):
-        dumps.read(tmp_path)
+    with pytest.raises(files.DumpError, match="no such file"):
+        files.read(tmp_path / "none.safetensors")
+    with pytest.raises(files.DumpError, match="a folder"):
+        files.read(tmp_path)
     foreign = tmp_path / "foreign.safetensors"
     for content in (b"", b"PK\x03\x04 not a safetensors file at all", b"\x08\x00\x00\x00\x00\x00\x00\x00garbage!"):
         foreign.write_bytes(content)
-        with pytest.raises(dumps.DumpError, match="no safetensors file, or damaged"):
-            dumps.read(foreign)
+        with pytest.raises(files.DumpError, match="no safetensors file, or damaged"):
+            files.read(foreign)
     path = save(make_dump("fp8"))
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(dumps.DumpError, match="truncated"):
-        dumps.read(path)
+    with pytest.raises(files.DumpError, match="truncated"):
+        files.read(path)
 
 
 def test_a_shape_past_64_bits_is_a_damaged_file(tmp_path):
     path = tmp_path / "wide.safetensors"
     header = b'{"q":{"dtype":"BF16","shape":[9223372036854775808,0],"data_offsets":[0,0]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(dumps.DumpError, match="no safetensors file, or damaged"):
-        dumps.read(path)
+    with pytest.raises(files.DumpError, match="no safetensors file, or damaged"):
+        files.read(path)
 
 
 def test_a_name_that_is_too_long_is_no_file(tmp_path):
     path = tmp_path / ("x" * 300)
-    with pytest.raises(dumps.DumpError, match="no such file"):
-        dumps.read(path)
-    with pytest.raises(dumps.DumpError, match="cannot be written"):
-        dumps.write(path, {"x": torch.zeros(1)}, {})
+    with pytest.raises(files.DumpError, match="no such file"):
+        files.read(path)
+    with pytest.raises(files.DumpError, match="cannot be written"):
+        files.write(path, {"x": torch.zeros(1)}, {})
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
@@ -120,27 +120,41 @@ def test_what_is_no_regular_file_stays_as_it_is(tmp_path, make):
     path = tmp_path / "out.safetensors"
     make(path)
     before = path.stat()
-    with pytest.raises(dumps.DumpError, match="cannot be written: it is there already, and no regular file"):
-        dumps.write(path, {"x": torch.zeros(1)}, {})
+    with pytest.raises(files.DumpError, match="cannot be written: it is there already, and no regular file"):
+        files.write(path, {"x": torch.zeros(1)}, {})
     assert (path.stat().st_ino, path.stat().st_mode) == (before.st_ino, before.st_mode)
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_that_is_a_file_is_unwritable(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(dumps.DumpError, match="cannot be written"):
-        dumps.write(tmp_path / "file" / "out.safetensors", {"x": torch.zeros(1)}, {})
+    with pytest.raises(files.DumpError, match="cannot be written"):
+        files.write(tmp_path / "file" / "out.safetensors", {"x": torch.zeros(1)}, {})
 
 
 def test_a_link_is_followed(tmp_path):
     link, target = tmp_path / "link.safetensors", tmp_path / "target.safetensors"
     link.symlink_to(target)
-    dumps.write(link, {"x": torch.zeros(1)}, {})
+    files.write(link, {"x": torch.zeros(1)}, {})
     assert link.is_symlink()
-    assert dumps.read(target).tensors["x"].tolist() == [0.0]
+    assert files.read(target).tensors["x"].tolist() == [0.0]
 
 
 def test_an_unwritable_place_leaves_nothing(tmp_path):
-    with pytest.raises(dumps.DumpError, match="cannot be written"):
-        dumps.write(tmp_path / "no" / "such" / "folder.safetensors", {"x": torch.zeros(1)}, {})
+    with pytest.raises(files.DumpError, match="cannot be written"):
+        files.write(tmp_path / "no" / "such" / "folder.safetensors", {"x": torch.zeros(1)}, {})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_public_functions_names_are_taken(make_dump, save):
+    dump = make_dump("fp8")
+    inputs = dump.inputs
+    public = {"index_q": inputs.q, "index_q_cos_sin_cache": inputs.cos_sin_cache, "index_weights": inputs.weights}
+    own = {"q": None, "cos_sin_cache": None, "weights": None}
+    again = read(save(dump, **own, **public))
+    assert torch.equal(again.inputs.q, inputs.q)
+    assert torch.equal(again.codes, dump.codes)
+    with pytest.raises(files.DumpError, match=r"index_q: expected dtype torch\.bfloat16"):
+        read(save(dump, **own, **{**public, "index_q": inputs.q.float()}))
+    with pytest.raises(files.DumpError, match=r"q and index_q.*leave one out"):
+        read(save(dump, index_q=inputs.q.clone()))

@@ -19,9 +19,13 @@ assert len(GOLDEN) == 11
 
 
 def told(dump, found):
+    return rendered(dump, found, ())
+
+
+def rendered(dump, found, notes):
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
-        console.print(_render_verify.verdict(dump, found))
+        console.print(_render_verify.verdict(dump, found, notes))
     return console.export_text()
 
 
@@ -178,7 +182,33 @@ def test_another_head_scale_is_recognised(make_dump):
     dump.weights_out.mul_(1.5)
     found = verify.verify(dump)
     assert found.weights_ratio == pytest.approx(1.5)
-    assert "weights_out is 1.5 times" in told(dump, found)
+    text = told(dump, found)
+    assert "weights_out is 1.5 times" in text
+    assert f"--head-scale {1.5 * 6**-0.5:.7g}" in text
+    assert "All codes of ordinary rows are the contract's" in text
+
+
+@pytest.mark.parametrize("weights_dtype", [torch.float32, torch.bfloat16])
+def test_a_shard_that_kept_the_models_head_scale_is_recognised(make_dump, inputs, weights_dtype):
+    whole = make_dump("fp8", weights_dtype, of=replace(inputs, weights_head_scale=48**-0.5))
+    dump = replace(whole, inputs=inputs)
+    text = told(dump, verify.verify(dump))
+    assert "a shard of a model of 48 heads" in text
+    assert f"--head-scale {48**-0.5:.7g}" in text
+
+
+def test_bytes_that_are_no_int32_have_no_order(make_inputs, make_dump):
+    dump = make_dump("mxfp4", of=make_inputs(head_dim=64, rope_dim=32))
+    found = verify.verify(dump)
+    assert found.follows
+    assert "scale_bytes" not in found.undecided
+
+
+def test_notes_stand_below_the_verdict(make_dump):
+    dump = make_dump("fp8")
+    lines = [line.strip() for line in rendered(dump, verify.verify(dump), ["a note [of] note"]).splitlines()]
+    assert lines[1].startswith("✓ Follows contract 1")
+    assert lines[3] == "! a note [of] note"
 
 
 def test_rounding_noise_is_told_as_such(make_dump):
@@ -190,7 +220,7 @@ def test_rounding_noise_is_told_as_such(make_dump):
     found = verify.verify(dump)
     assert found.closest == Convention(hadamard="ascending")
     assert found.closest_reports[0].differing == int(noisy.sum())
-    assert "each by one code at most" in told(dump, found)
+    assert "each by one step of e4m3 at most" in told(dump, found)
 
 
 def test_unrelated_outputs_name_no_convention(make_dump):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from . import demo, doctor
+from ._render_verify import options
+from .quantize import Quantized
+from .specs import IndexerQSpec
 
 _GOOD, _BAD, _WARN = "[bold green]✓[/]", "[bold red]✗[/]", "[bold yellow]![/]"
 
@@ -52,6 +57,16 @@ def demo_result(result: demo.Result) -> RenderableType:
         Text.from_markup(f"[dim]{escape(recall)}[/]"),
         Text.from_markup(f"[dim]Synthetic: {escape(demo.HOW_MADE)}[/]"),
     )
+
+
+def quantized(console: Console, made: Quantized, spec: IndexerQSpec, source: Path, target: Path) -> None:
+    """Print what was written where, what made it in which layout, and how to check it."""
+    for name, tensor in made.tensors.items():
+        console.print(f"{name:12} {tuple(tensor.shape)!s:18} {str(tensor.dtype).removeprefix('torch.')}")
+    console.print(f"By {made.backend} on {made.target}, in the layout {options(spec)}.", soft_wrap=True)
+    console.print(f"Written to {target}", soft_wrap=True)
+    check = shlex.join(("iq-ops", "verify", str(target), "--inputs", str(source)))
+    console.print(f"Check it: {check}", soft_wrap=True)
 
 
 def _saved(before: int, after: int) -> str:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from . import indexer
+from . import _explain, indexer
 from .dumps import Inputs
 from .specs import IndexerQSpec
 
 CHUNK_ELEMENTS = 1 << 24  # q elements a call: 32 MiB of bf16 on the device
 
 
+@dataclass(frozen=True)
+class Quantized:
+    """The contract's outputs on the CPU under their dump names, and which backend made them on which architecture."""
+
+    tensors: Mapping[str, Tensor]
+    backend: str | None
+    target: str
+
+
 def quantize(
     inputs: Inputs, fmt: str, spec: IndexerQSpec, progress: Callable[[int, int], None] | None = None
-) -> dict[str, Tensor]:
-    """Return the contract's outputs on the CPU, under their dump names: `q_fp8`, or `q_packed` and `q_scale`.
+) -> Quantized:
+    """Return the contract's outputs: `q_fp8`, or `q_packed` and `q_scale`, and `weights_out`.
 
     fmt: "fp8" or "mxfp4". It runs on the current GPU where there is one. progress(tokens done, tokens) is called as it
     goes. Raises what `fused_indexer_q_rope_quant` raises.
@@ -29,21 +39,18 @@ def quantize(
     parts: list[dict[str, Tensor]] = []
     for start in range(0, max(num_tokens, 1), step):
         rows = slice(start, start + step)
-        codes, weights_out = indexer.fused_indexer_q_rope_quant(
-            inputs.positions[rows].to(device),
-            inputs.q[rows].to(device),
-            cache,
-            inputs.weights[rows].to(device),
-            inputs.weights_softmax_scale,
-            inputs.weights_head_scale,
-            use_fp4=fmt == "mxfp4",
-            spec=spec,
-        )
+        arguments = (
+            inputs.positions[rows].to(device), inputs.q[rows].to(device), cache, inputs.weights[rows].to(device),
+            inputs.weights_softmax_scale, inputs.weights_head_scale, fmt == "mxfp4",
+        )  # fmt: skip
+        codes, weights_out = indexer.fused_indexer_q_rope_quant(*arguments, spec=spec)
         named = {"q_fp8": codes} if isinstance(codes, Tensor) else {"q_packed": codes[0], "q_scale": codes[1]}
         parts.append({name: tensor.cpu() for name, tensor in {**named, "weights_out": weights_out}.items()})
         if progress is not None:
             progress(min(start + step, num_tokens), num_tokens)
-    return {name: torch.cat([_bytes(part[name]) for part in parts]).view(parts[0][name].dtype) for name in parts[0]}
+    tensors = {name: torch.cat([_bytes(part[name]) for part in parts]).view(parts[0][name].dtype) for name in parts[0]}
+    taken = _explain.explain(*arguments, spec=spec)  # after the calls: what failed to compile is passed over here too
+    return Quantized(tensors, taken.backend, taken.target)
 
 
 def best_device() -> torch.device:

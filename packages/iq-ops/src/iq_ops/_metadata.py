@@ -1,0 +1,112 @@
+"""The metadata of the command line's files: the scales and the contract's options, read, written and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import _abi, _checks, specs
+from .files import DumpError, File
+
+SCALES = ("weights_softmax_scale", "weights_head_scale")
+
+
+def scale(file: File, name: str, given: float | None, size: int) -> float:
+    """Return `given`, else what the metadata has under `name`, else size**-0.5. Raises DumpError for no number."""
+    if given is not None:
+        return given
+    text = file.metadata.get(name)
+    if text is None:
+        return float(size**-0.5)
+    try:
+        return float(text)
+    except ValueError as error:
+        raise DumpError(
+            _checks.describe_mismatch(
+                f"{file.path}: metadata {name}", "a number", repr(text), "write it as repr(float) does."
+            )
+        ) from error
+
+
+def options_in(file: File) -> dict[str, str | bool]:
+    """Return the contract's options that the metadata names. Raises DumpError for one that it does not have."""
+    spec: dict[str, str | bool] = {}
+    for name in _abi.OPTIONS:
+        text = file.metadata.get(name)
+        if text is None:
+            continue
+        value: str | bool = text.lower() == "true" if name == "hadamard" else text
+        if (name == "hadamard" and text.lower() not in ("true", "false")) or value not in _abi.OPTIONS[name]:
+            expected = " or ".join(repr(choice) for choice in _abi.OPTIONS[name])
+            raise DumpError(
+                _checks.describe_mismatch(f"{file.path}: metadata {name}", expected, repr(text), "mend the metadata.")
+            )
+        spec[name] = value
+    return spec
+
+
+def layout(file: File, model: str | None, asked: Mapping[str, str | bool]) -> specs.IndexerQSpec:
+    """Return the layout to quantize `file` in: as `asked`, else the model's, else its metadata's, else the defaults.
+
+    Raises DumpError where the metadata says otherwise than what is asked or the model.
+    """
+    said = options_in(file)
+    of_model = {} if model is None else options_of(specs.MODELS[model].spec)
+    wanted = {**of_model, **asked}
+    contradicted = [name for name in wanted if said.get(name, wanted[name]) != wanted[name]]
+    if contradicted:
+        flags = {name: ("--no-" if value is False else "--") + name.replace("_", "-") for name, value in asked.items()}
+        sources = " and ".join(dict.fromkeys(flags.get(name, f"--model {model}") for name in contradicted))
+        raise DumpError(
+            _checks.describe_mismatch(
+                f"{file.path}: metadata",
+                f"{_listed(wanted, contradicted)}, as {sources} has it",
+                _listed(said, contradicted),
+                f"drop {sources}, and the file's layout is taken, or correct the file.",
+            )
+        )
+    return specs.IndexerQSpec(**{**said, **wanted})  # type: ignore[arg-type]
+
+
+def disagreements(outputs: File, inputs: File) -> list[str]:
+    """Say where the metadata of two files that are to be merged differs: what each has, and that the first counts."""
+    return [
+        f"{name} is {outputs.metadata[name]} in {outputs.path}, which counts, and {inputs.metadata[name]} in "
+        f"{inputs.path}: one of them is wrong."
+        for name in (*SCALES, *_abi.OPTIONS)
+        if name in outputs.metadata
+        and name in inputs.metadata
+        and _comparable(outputs.metadata[name]) != _comparable(inputs.metadata[name])
+    ]
+
+
+def assumed_head_scale(file: File, num_heads: int) -> list[str]:
+    """Say that the head scale is taken from the heads of this file's q alone; nothing where its metadata has it."""
+    if "weights_head_scale" in file.metadata:
+        return []
+    return [
+        f"Head scale assumed: {num_heads}**-0.5, from the heads of this q. A tensor-parallel shard keeps the whole "
+        "model's: pass --model or --head-scale."
+    ]
+
+
+def options_of(spec: specs.IndexerQSpec) -> dict[str, str | bool]:
+    """Return the contract's options as `Dump.spec` and `verify` take them."""
+    return {"rope_style": spec.rope_style, "rope_at": spec.rope_at, "hadamard": spec.hadamard}
+
+
+def written(fmt: str, scales: tuple[float, float], spec: specs.IndexerQSpec) -> dict[str, str]:
+    """Return the metadata of a file of outputs, all that `verify` needs beside the inputs."""
+    numbers = {name: repr(value) for name, value in zip(SCALES, scales, strict=True)}
+    options = {name: str(value).lower() for name, value in options_of(spec).items()}
+    return {"contract": "1", "format": fmt, **numbers, **options}
+
+
+def _listed(options: Mapping[str, str | bool], names: list[str]) -> str:
+    return ", ".join(f"{name} {str(options[name]).lower()}" for name in names)
+
+
+def _comparable(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text.lower()
