@@ -165,19 +165,23 @@ def test_cutlass_with_another_cute(tmp_path: Path):
     assert "not CuTeDSL's" in said
 
 
-@pytest.mark.parametrize(("before", "after"), [("enable", "True 0"), ("disable", "False 0"), ("freeze", "True 1")])
-def test_the_import_pauses_the_garbage_collector_and_leaves_it_as_it_was(tmp_path: Path, before: str, after: str):
-    (tmp_path / "cutlass.py").write_text("import gc\nprint(gc.isenabled())\nraise ImportError")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("enable()", ["0", "True 500 0"]), ("disable()", ["500", "False 500 0"]), ("freeze()", ["0", "True 500 1"])],
+)
+def test_the_import_collects_no_garbage_and_leaves_the_collector_as_it_was(tmp_path: Path, before: str, after: list[str]):
+    (tmp_path / "cutlass.py").write_text("import gc\nprint(gc.get_threshold()[0])\nraise ImportError")
     code = f"""
 import contextlib, gc
 from iq_kernels_cute import toolchain
 gc.unfreeze()  # what the interpreter may have frozen
-gc.{before}()
+gc.set_threshold(500, 5, 5)
+gc.{before}
 with contextlib.suppress(ImportError):
     toolchain.module("cutlass")
-print(gc.isenabled(), int(gc.get_freeze_count() > 0))
+print(gc.isenabled(), gc.get_threshold()[0], int(gc.get_freeze_count() > 0))
 """
-    assert run_python(code, tmp_path).splitlines() == ["False", after]
+    assert run_python(code, tmp_path).splitlines() == after
 
 
 def test_absent_cutlass(monkeypatch: pytest.MonkeyPatch):

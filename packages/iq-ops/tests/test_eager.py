@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -106,3 +108,20 @@ def test_a_wrong_size_with_the_strides_of_a_known_signature_is_named(name, fmt, 
     with pytest.raises(ValueError, match=said):
         quantize(*wrong.positional)
     check(case, quantize(*case.positional))
+
+
+def test_new_lengths_on_the_cpu_leave_no_holes_in_the_heap():
+    code = """
+import torch, iq_ops
+q, cache = torch.zeros(2000, 1, 128, dtype=torch.bfloat16), torch.ones(4, 64)
+def megabytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 >> 20
+for tokens in range(1, 2001):
+    iq_ops.fused_indexer_q_rope_quant(torch.zeros(tokens, dtype=torch.int64), q[:tokens], cache, q[:tokens, :, 0], 1.0, 1.0)
+    if tokens == 200:
+        before = megabytes()
+print(megabytes() - before)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(said) < 200, "1.2 GB with tensors kept for each length"

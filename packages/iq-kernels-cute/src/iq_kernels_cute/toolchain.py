@@ -40,17 +40,19 @@ def module(name: str) -> Any:
     """Import a module of CuTeDSL without garbage collections, which would take a third of the time.
 
     What it leaves goes straight to the oldest generation: a young collection would look at all of it right afterwards.
+    The threshold is changed and not the switch, which another thread may read meanwhile to set it back later.
     """
     if name in sys.modules or not gc.isenabled():
         return importlib.import_module(name)
-    gc.disable()
+    young, *older = gc.get_threshold()
+    gc.set_threshold(0, *older)
     try:
         return importlib.import_module(name)
     finally:
         if gc.get_freeze_count() == 0:  # else unfreeze would let go what the application froze
             gc.freeze()
             gc.unfreeze()
-        gc.enable()
+        gc.set_threshold(young, *older)
 
 
 def knows(arch: str) -> bool:

@@ -5,6 +5,7 @@ New memory overlaps nothing, and an allocator aligns it alike every time, so tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from . import _abi, _debug, _library
 
 PACKED_SCALE_HEAD_DIM = 128  # four scale bytes of a row make one little-endian int32
 # Global look-ups, where attributes would cost twice.
-_empty_like, _is_grad_enabled, _signatures = torch.empty_like, torch.is_grad_enabled, _library.signatures
+_is_grad_enabled, _signatures = torch.is_grad_enabled, _library.signatures
 _uint8 = torch.uint8
 
 
@@ -46,13 +47,13 @@ def quantize(
     )  # fmt: skip
     entry = _signatures.get(key)
     if entry is not None and p0 and p1 and p2 and p3:  # without memory: no tokens, or a zero tensor
-        run, templates = entry
+        run, allocations = entry
     else:
-        templates = _templates(q, use_fp4, weights_out_dtype)
-        run = partial(_first_run, key, templates, (rope_style, rope_at, hadamard), backend)
+        allocations = _allocations(q, use_fp4, weights_out_dtype)
+        run = partial(_first_run, key, allocations, (rope_style, rope_at, hadamard), backend)
     if use_fp4:
-        packed, scale, scale_bytes_shape, weighted = templates
-        q_packed, q_scale, weights_out = _empty_like(packed), _empty_like(scale), _empty_like(weighted)
+        new_packed, new_scale, scale_bytes_shape, new_weights = allocations
+        q_packed, q_scale, weights_out = new_packed(), new_scale(), new_weights()
         q_scale_bytes = q_scale
         if scale_bytes_shape:
             q_scale_bytes = q_scale.view(_uint8).resize_(*scale_bytes_shape)  # the same bytes; a second view costs more
@@ -61,42 +62,45 @@ def quantize(
             q_packed, q_scale_bytes, weights_out,
         )  # fmt: skip
         return (q_packed, q_scale), weights_out
-    codes, weighted = templates
-    q_fp8, weights_out = _empty_like(codes), _empty_like(weighted)
+    new_codes, new_weights = allocations
+    q_fp8, weights_out = new_codes(), new_weights()
     run(
         positions, q, cos_sin_cache, weights, weights_softmax_scale, weights_head_scale, q_fp8.view(_uint8), weights_out
     )
     return q_fp8, weights_out
 
 
-def _templates(q: Tensor, use_fp4: bool, weights_out_dtype: torch.dtype) -> list[Any]:
-    """Tensors like the outputs, without memory; of MXFP4 also the shape of int32 scales as bytes, where they are such.
-
-    An allocation like such a tensor costs three quarters of one that is told its shape and dtype.
-    """
+def _allocations(q: Tensor, use_fp4: bool, weights_out_dtype: torch.dtype) -> list[Any]:
+    """What allocates the outputs; of MXFP4 also the shape of int32 scales as bytes, where they are such."""
     tokens, heads, head_dim = q.shape
-
-    def template(dtype: torch.dtype, *shape: int) -> Tensor:
-        tensor = torch.empty(shape, dtype=dtype, device=q.device)
-        tensor.untyped_storage().resize_(0)
-        return tensor
-
-    weighted = template(weights_out_dtype, tokens, heads)
+    new_weights = _allocation(q, weights_out_dtype, tokens, heads)
     if not use_fp4:
-        return [template(torch.float8_e4m3fn, tokens, heads, head_dim), weighted]
-    packed = template(torch.uint8, tokens, heads, head_dim // 2)
+        return [_allocation(q, torch.float8_e4m3fn, tokens, heads, head_dim), new_weights]
+    new_packed = _allocation(q, torch.uint8, tokens, heads, head_dim // 2)
     scale_shape = tokens, heads, head_dim // _abi.MX_BLOCK
     if head_dim == PACKED_SCALE_HEAD_DIM:
-        return [packed, template(torch.int32, tokens, heads), scale_shape, weighted]
-    return [packed, template(torch.uint8, *scale_shape), None, weighted]
+        return [new_packed, _allocation(q, torch.int32, tokens, heads), scale_shape, new_weights]
+    return [new_packed, _allocation(q, torch.uint8, *scale_shape), None, new_weights]
+
+
+def _allocation(q: Tensor, dtype: torch.dtype, *shape: int) -> Callable[[], Tensor]:
+    """What allocates a tensor beside `q`. Like a tensor without memory costs three quarters of by shape and dtype.
+
+    Not on the CPU: there such tensors, kept in the heap between blocks that come and go, would keep it from shrinking.
+    """
+    if q.is_cpu:
+        return partial(torch.empty, shape, dtype=dtype, device=q.device)
+    template = torch.empty(shape, dtype=dtype, device=q.device)
+    template.untyped_storage().resize_(0)
+    return partial(torch.empty_like, template)
 
 
 def _first_run(
-    key: tuple[Any, ...], templates: list[Any], options: tuple[str, str, bool], backend: str | None, *arguments: Any
+    key: tuple[Any, ...], allocations: list[Any], options: tuple[str, str, bool], backend: str | None, *arguments: Any
 ) -> None:
     """Make the first call of a signature, with the arguments of a bound one, and remember what runs the next."""
     names = [spec.name for spec in _abi.OPS[key[0]].tensors]
     tensors = dict(zip(names, (*arguments[:4], *arguments[6:]), strict=True))
     run = _library.first_call(key[0], tensors, arguments[4:6], options, backend)
     if run is not None:
-        _library.remember(key, run, templates)
+        _library.remember(key, run, allocations)
