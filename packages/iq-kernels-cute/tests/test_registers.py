@@ -41,3 +41,12 @@ def test_a_hadamard_of_other_dims_spills_nothing(op, num_heads, head_dim, rope_d
     for kernel, found in registers.measure(dataclasses.replace(usual, **changed, rope_at=place)).items():
         assert found["stack"] == 0, kernel
         assert found["registers"] <= 168, kernel
+
+
+@pytest.mark.parametrize("op", ["fp8", "mxfp4"])
+@pytest.mark.parametrize("num_heads", [4, 16])
+def test_a_hadamard_of_few_heads_and_narrow_dtypes_spills_nothing(op, num_heads):
+    changed = {"num_heads": num_heads, "positions_dtype": "int32", "cos_sin_cache_dtype": "bfloat16"}
+    usual = registers.workloads()[f"sm_90a {op} hadamard"]
+    for kernel, found in registers.measure(dataclasses.replace(usual, **changed, weights_out_dtype="bfloat16")).items():
+        assert found["stack"] == 0, kernel

@@ -192,6 +192,9 @@ def _fit(workload: _abi.Workload, shape: tuning.Shape, dense: bool) -> Variant:
             dims_of_shape = min(dims_of_shape, HADAMARD_DIMS)
             vector = max(4, min(vector, HADAMARD_DIMS // chunks))
     heads = min(shape.heads_per_thread, max(1, dims_of_shape // (vector * chunks)))
+    min_blocks = shape.min_blocks if as_tuned else 1  # others need more registers, and would spill
+    if workload.hadamard and workload.num_heads < 32:
+        min_blocks = min(min_blocks, 12)  # as blocks do that hold several tokens
     fields = {
         field.name: getattr(workload, field.name)
         for field in dataclasses.fields(workload)
@@ -210,5 +213,5 @@ def _fit(workload: _abi.Workload, shape: tuning.Shape, dense: bool) -> Variant:
         cache_modifier=shape.cache_modifier,
         store_modifier=shape.store_modifier,
         prefetch_tokens=-(-shape.prefetch_bytes // (workload.num_heads * workload.head_dim * BF16_BYTES)),
-        min_blocks=shape.min_blocks if as_tuned else 1,  # others need more registers, and would spill
+        min_blocks=min_blocks,
     )
