@@ -169,7 +169,7 @@ def test_cutlass_with_another_cute(tmp_path: Path):
     ("before", "after"),
     [("enable()", ["0", "True 500 0"]), ("disable()", ["500", "False 500 0"]), ("freeze()", ["0", "True 500 1"])],
 )
-def test_the_import_collects_no_garbage_and_leaves_the_collector_as_it_was(tmp_path: Path, before: str, after: list[str]):
+def test_the_import_collects_no_garbage_and_leaves_the_collector_alone(tmp_path: Path, before: str, after: list[str]):
     (tmp_path / "cutlass.py").write_text("import gc\nprint(gc.get_threshold()[0])\nraise ImportError")
     code = f"""
 import contextlib, gc

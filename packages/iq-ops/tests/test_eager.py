@@ -118,7 +118,8 @@ def megabytes():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096 >> 20
 for tokens in range(1, 2001):
-    iq_ops.fused_indexer_q_rope_quant(torch.zeros(tokens, dtype=torch.int64), q[:tokens], cache, q[:tokens, :, 0], 1.0, 1.0)
+    inputs = torch.zeros(tokens, dtype=torch.int64), q[:tokens], cache, q[:tokens, :, 0]
+    iq_ops.fused_indexer_q_rope_quant(*inputs, 1.0, 1.0)
     if tokens == 200:
         before = megabytes()
 print(megabytes() - before)

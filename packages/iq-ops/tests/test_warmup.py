@@ -126,7 +126,7 @@ def test_warmup_without_a_gpu_says_why_each_backend_has_nothing(monkeypatch, pla
     result = CliRunner().invoke(cli.app, ["warmup", "--tp", "8"])
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "Nothing to compile for deepseek-v4 with 8 heads.",
+        "Nothing to compile for deepseek-v4 with 8 heads on cpu.",
         *lines,
         "PyTorch sees no GPU here. To fill the disk cache for one elsewhere: --arch, as --arch sm_90.",
     ]
