@@ -193,6 +193,24 @@ def test_quantize_never_overwrites_its_input(run, source):
     assert source.read_bytes() == before
 
 
+def test_quantize_keeps_an_input_that_is_named_as_a_part_of_its_output(run, source, tmp_path):
+    part = source.rename(tmp_path / "out.safetensors.part")
+    before = part.read_bytes()
+    assert run("quantize", part, tmp_path / "out.safetensors", "--format", "fp8").exit_code == 0
+    assert part.read_bytes() == before
+
+
+def test_an_emoji_code_in_a_path_is_left_alone(run, source, tmp_path):
+    named = source.rename(tmp_path / ":smile:.safetensors")
+    target = tmp_path / ":warning:.safetensors"
+    result = run("quantize", named, target, "--format", "fp8", "--head-scale", "0.125")
+    assert f"Check it: iq-ops verify {target} --inputs {named}\n" in result.stdout
+    verified = " ".join(run("verify", target, "--inputs", named, "--hadamard").stdout.split())
+    assert "/:warning:.safetensors, but true is demanded" in verified
+    named.write_bytes(b"")
+    assert f"{named}: no safetensors file" in run("verify", target, "--inputs", named).stderr
+
+
 def test_a_path_is_printed_as_it_is(run, source, tmp_path):
     for name in ("a[red].safetensors", "b[/red].safetensors"):
         target = tmp_path / name

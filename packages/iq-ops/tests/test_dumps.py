@@ -68,9 +68,17 @@ def test_bad_metadata(make_dump, save, meta, words):
         ("fp8", {"q_packed": torch.zeros(1)}, ["either q_fp8", "both"]),
         ("fp8", {"q": torch.zeros(48, 6, 128)}, ["q: expected dtype torch.bfloat16", "torch.float32"]),
         ("fp8", {"q": torch.zeros(48, 6, 96, dtype=torch.bfloat16)}, ["head dim", "96"]),
-        ("fp8", {"positions": torch.zeros(47, dtype=torch.int64)}, ["size T = 47", "(48, 6, 128)"]),
+        (
+            "fp8",
+            {"positions": torch.zeros(47, dtype=torch.int64)},
+            ["size T = 47", "(48, 6, 128)", "must be of one call"],
+        ),
         ("fp8", {"q_fp8": torch.zeros(48, 6, 128)}, ["q_fp8", "torch.float32", "encoded bytes"]),
-        ("fp8", {"q_fp8": torch.zeros(48, 6, 64, dtype=torch.uint8)}, ["q_fp8", "size D = 128", "(48, 6, 64)"]),
+        (
+            "fp8",
+            {"q_fp8": torch.zeros(48, 6, 64, dtype=torch.uint8)},
+            ["q_fp8", "size D = 128", "(48, 6, 64)", "must be of one call"],
+        ),
         ("fp8", {"weights_out": torch.zeros(48, 6, dtype=torch.float16)}, ["weights_out", "torch.float16"]),
         ("fp8", {"q_scale": torch.zeros(48, 5)}, ["q_scale beside q_fp8", "(48, 6)", "(48, 5)"]),
         ("mxfp4", {"q_scale": torch.zeros(48, 5, dtype=torch.int32)}, ["q_scale", "(48, 5, 4)"]),
@@ -95,8 +103,21 @@ def test_missing_foreign_and_truncated_files(make_dump, save, tmp_path):
             files.read(foreign)
     path = save(make_dump("fp8"))
     path.write_bytes(path.read_bytes()[:-1000])
-    with pytest.raises(files.DumpError, match="truncated"):
+    with pytest.raises(files.DumpError, match="does not match its header"):
         files.read(path)
+
+
+def test_a_file_with_more_bytes_is_not_called_truncated(make_dump, save):
+    path = save(make_dump("fp8"))
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(files.DumpError, match=r"its size of [\d,]+ bytes does not match its header: truncated, or"):
+        files.read(path)
+
+
+def test_a_pipe_is_no_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(files.DumpError, match=r"pipe: no regular file\."):
+        files.read(tmp_path / "pipe")
 
 
 def test_a_shape_past_64_bits_is_a_damaged_file(tmp_path):
@@ -138,6 +159,42 @@ def test_a_link_is_followed(tmp_path):
     files.write(link, {"x": torch.zeros(1)}, {})
     assert link.is_symlink()
     assert files.read(target).tensors["x"].tolist() == [0.0]
+
+
+def test_writing_touches_no_other_file(tmp_path):
+    target, other = tmp_path / "out.safetensors", tmp_path / "out.safetensors.part"
+    other.write_bytes(b"mine")
+    files.write(target, {"x": torch.zeros(1)}, {})
+    assert other.read_bytes() == b"mine"
+    assert sorted(tmp_path.iterdir()) == [target, other]
+
+
+def test_permissions_are_those_of_open(tmp_path):
+    target, plain = tmp_path / "out.safetensors", tmp_path / "plain"
+    before = os.umask(0o027)
+    try:
+        plain.touch()
+        files.write(target, {"x": torch.zeros(1)}, {})
+        assert target.stat().st_mode == plain.stat().st_mode
+        target.chmod(0o604)
+        files.write(target, {"x": torch.ones(1)}, {})
+    finally:
+        assert os.umask(before) == 0o027
+    assert target.stat().st_mode & 0o777 == 0o604
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch, error):
+    def fail(*args):
+        raise error
+
+    target = tmp_path / "out.safetensors"
+    target.write_bytes(b"old")
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises((files.DumpError, KeyboardInterrupt)):
+        files.write(target, {"x": torch.zeros(1)}, {})
+    assert list(tmp_path.iterdir()) == [target]
+    assert target.read_bytes() == b"old"
 
 
 def test_an_unwritable_place_leaves_nothing(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from . import _abi, _checks, specs
 from .files import DumpError, File
@@ -10,13 +10,17 @@ from .files import DumpError, File
 SCALES = ("weights_softmax_scale", "weights_head_scale")
 
 
-def scale(file: File, name: str, given: float | None, size: int) -> float:
-    """Return `given`, else what the metadata has under `name`, else size**-0.5. Raises DumpError for no number."""
+def scale(files: Sequence[File], name: str, given: float | None, size: int) -> float:
+    """Return `given`, else what the first file to have `name` in its metadata says, else size**-0.5.
+
+    Raises DumpError, of that file, for no number.
+    """
     if given is not None:
         return given
-    text = file.metadata.get(name)
-    if text is None:
+    file = next((file for file in files if name in file.metadata), None)
+    if file is None:
         return float(size**-0.5)
+    text = file.metadata[name]
     try:
         return float(text)
     except ValueError as error:
@@ -50,28 +54,45 @@ def layout(file: File, model: str | None, asked: Mapping[str, str | bool]) -> sp
     Raises DumpError where the metadata says otherwise than what is asked or the model.
     """
     said = options_in(file)
-    of_model = {} if model is None else options_of(specs.MODELS[model].spec)
-    wanted = {**of_model, **asked}
-    contradicted = [name for name in wanted if said.get(name, wanted[name]) != wanted[name]]
+    demanded = wanted(model, asked)
+    contradicted = [name for name in demanded if said.get(name, demanded[name]) != demanded[name]]
     if contradicted:
-        flags = {name: ("--no-" if value is False else "--") + name.replace("_", "-") for name, value in asked.items()}
-        sources = " and ".join(dict.fromkeys(flags.get(name, f"--model {model}") for name in contradicted))
+        sources = " and ".join(dict.fromkeys(_flag(name, model, asked) for name in contradicted))
         raise DumpError(
             _checks.describe_mismatch(
                 f"{file.path}: metadata",
-                f"{_listed(wanted, contradicted)}, as {sources} has it",
+                f"{_listed(demanded, contradicted)}, as {sources} has it",
                 _listed(said, contradicted),
                 f"drop {sources}, and the file's layout is taken, or correct the file.",
             )
         )
-    return specs.IndexerQSpec(**{**said, **wanted})  # type: ignore[arg-type]
+    return specs.IndexerQSpec(**{**said, **demanded})  # type: ignore[arg-type]
 
 
-def disagreements(outputs: File, inputs: File) -> list[str]:
-    """Say where the metadata of two files that are to be merged differs: what each has, and that the first counts."""
+def wanted(model: str | None, asked: Mapping[str, str | bool]) -> dict[str, str | bool]:
+    """Return the layout options that are demanded: as `asked`, else the model's."""
+    return {**({} if model is None else options_of(specs.MODELS[model].spec)), **asked}
+
+
+def contradictions(files: Sequence[File], model: str | None, asked: Mapping[str, str | bool]) -> list[str]:
+    """Say where the layout that a file's metadata names is not the one demanded by an option or the model."""
+    demanded = wanted(model, asked)
+    lines = [
+        f"{name} is {str(said[name]).lower()} in {file.path}, but {str(demanded[name]).lower()} is demanded, as "
+        f"{_flag(name, model, asked)} has it: one of them is wrong."
+        for file in files
+        for said in (options_in(file),)
+        for name in demanded
+        if said.get(name, demanded[name]) != demanded[name]
+    ]
+    return list(dict.fromkeys(lines))  # the same file may be given twice
+
+
+def disagreements(outputs: File, inputs: File, overridden: Collection[str]) -> list[str]:
+    """Say where the metadata of two files differs: what each has, and that the first counts, unless overridden."""
     return [
-        f"{name} is {outputs.metadata[name]} in {outputs.path}, which counts, and {inputs.metadata[name]} in "
-        f"{inputs.path}: one of them is wrong."
+        f"{name} is {outputs.metadata[name]} in {outputs.path}{'' if name in overridden else ', which counts,'} and "
+        f"{inputs.metadata[name]} in {inputs.path}: one of them is wrong."
         for name in (*SCALES, *_abi.OPTIONS)
         if name in outputs.metadata
         and name in inputs.metadata
@@ -79,9 +100,9 @@ def disagreements(outputs: File, inputs: File) -> list[str]:
     ]
 
 
-def assumed_head_scale(file: File, num_heads: int) -> list[str]:
-    """Say that the head scale is taken from the heads of this file's q alone; nothing where its metadata has it."""
-    if "weights_head_scale" in file.metadata:
+def assumed_head_scale(files: Sequence[File], num_heads: int) -> list[str]:
+    """Say that the head scale is taken from the heads of q alone; nothing where a file's metadata has it."""
+    if any("weights_head_scale" in file.metadata for file in files):
         return []
     return [
         f"Head scale assumed: {num_heads}**-0.5, from the heads of this q. A tensor-parallel shard keeps the whole "
@@ -101,12 +122,19 @@ def written(fmt: str, scales: tuple[float, float], spec: specs.IndexerQSpec) -> 
     return {"contract": "1", "format": fmt, **numbers, **options}
 
 
+def _flag(name: str, model: str | None, asked: Mapping[str, str | bool]) -> str:
+    """What on the command line demands this option."""
+    if name not in asked:
+        return f"--model {model}"
+    return ("--no-" if asked[name] is False else "--") + name.replace("_", "-")
+
+
 def _listed(options: Mapping[str, str | bool], names: list[str]) -> str:
     return ", ".join(f"{name} {str(options[name]).lower()}" for name in names)
 
 
-def _comparable(text: str) -> str | float:
+def _comparable(text: str) -> str:
     try:
-        return float(text)
+        return repr(float(text))  # a nan is no other value than itself here
     except ValueError:
         return text.lower()

@@ -17,7 +17,9 @@ def failing_with(code: int, *errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        Console(stderr=True, highlight=False).print("error:", str(error), style="red", markup=False, soft_wrap=True)
+        Console(stderr=True, highlight=False, emoji=False).print(
+            "error:", str(error), style="red", markup=False, soft_wrap=True
+        )
         raise typer.Exit(code) from error
 
 
@@ -28,7 +30,7 @@ def progress(label: str) -> Iterator[Callable[[str, int, int], None]]:
     Where stderr is no terminal it writes nothing.
     """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(label, total=None)
 
@@ -40,7 +42,9 @@ def progress(label: str) -> Iterator[Callable[[str, int, int], None]]:
 
 def warn(message: object) -> None:
     """Print a warning as one line on stderr."""
-    Console(stderr=True, highlight=False).print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
+    Console(stderr=True, highlight=False, emoji=False).print(
+        f"warning: {message}", style="yellow", markup=False, soft_wrap=True
+    )
 
 
 def show_warning(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:

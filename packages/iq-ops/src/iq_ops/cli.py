@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,7 +73,7 @@ def doctor(
         return
     from . import _render
 
-    Console().print(_render.doctor_report(found))
+    Console(emoji=False).print(_render.doctor_report(found))
 
 
 @app.command()
@@ -81,7 +82,7 @@ def demo(plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Dra
     from . import _render, demo_plot
     from . import demo as demo_module
 
-    console = Console()
+    console = Console(emoji=False)
     with failing_with(1, RuntimeError, ValueError):
         if plot is not None:
             demo_plot.require()
@@ -127,9 +128,9 @@ def quantize(
             made = quantize_module.quantize(inputs, fmt, spec, lambda done, total: step("Quantizing", done, total))
         scales = (inputs.weights_softmax_scale, inputs.weights_head_scale)
         files.write(target, made.tensors, _metadata.written(fmt, scales, spec))
-    for note in _scale_notes(file, inputs, model, head_scale):
+    for note in _scale_notes((file,), inputs, model, head_scale):
         warn(note)
-    _render.quantized(Console(highlight=False, markup=False), made, spec, source, target)
+    _render.quantized(Console(highlight=False, markup=False, emoji=False), made, spec, source, target)
 
 
 @app.command(epilog=_options.FILES)
@@ -154,39 +155,43 @@ def verify(
     from . import _metadata, _render_verify, dumps, files
     from . import verify as verify_module
 
-    notes: list[str] = []
+    asked = _options.asked(rope_style, rope_at, hadamard)
+    wanted = _metadata.wanted(model, asked)
+    given = [
+        name for name, value in zip(_metadata.SCALES, (softmax_scale, head_scale), strict=True) if value is not None
+    ]
     with failing_with(2, files.DumpError):
         file = files.read(dump)
-        if inputs_file is not None:
-            other = files.read(inputs_file)
-            notes += _metadata.disagreements(file, other)
-            file = dumps.merged(file, other)
-        inputs = _read_inputs(file, model, softmax_scale, head_scale)
-        contents = dumps.read_dump(file, inputs)
-    notes += _scale_notes(file, inputs, model, head_scale)
-    of_model = _metadata.options_of(specs.MODELS[model].spec) if model is not None else {}
+        source = file if inputs_file is None else files.read(inputs_file)
+        inputs = _read_inputs(source, model, softmax_scale, head_scale, file)
+        contents = dumps.read_dump(file, inputs, source)
+        notes = _metadata.disagreements(file, source, {*wanted, *given})
+        notes += _metadata.contradictions((file, source), model, asked)
+    notes += _scale_notes((file, source), inputs, model, head_scale)
     with progress("Trying conventions") as step:
-        found = verify_module.verify(contents, {**of_model, **_options.asked(rope_style, rope_at, hadamard)}, step)
-    Console(highlight=False).print(_render_verify.verdict(contents, found, notes))
+        found = verify_module.verify(contents, wanted, step)
+    Console(highlight=False, emoji=False).print(_render_verify.verdict(contents, found, notes))
     raise typer.Exit(0 if found.follows else 1)
 
 
-def _read_inputs(file: File, model: str | None, softmax_scale: float | None, head_scale: float | None) -> Inputs:
+def _read_inputs(
+    file: File, model: str | None, softmax_scale: float | None, head_scale: float | None, outputs: File | None = None
+) -> Inputs:
     from . import dumps
 
     heads = None if model is None else specs.MODELS[model].num_heads
-    inputs = dumps.read_inputs(file, softmax_scale, head_scale, heads)
+    inputs = dumps.read_inputs(file, softmax_scale, head_scale, heads, outputs)
     if model is not None:
         dumps.check_model(file.path, inputs, model)
     return inputs
 
 
-def _scale_notes(file: File, inputs: Inputs, model: str | None, head_scale: float | None) -> list[str]:
+def _scale_notes(files: Sequence[File], inputs: Inputs, model: str | None, head_scale: float | None) -> list[str]:
     from . import _metadata
 
     if model is not None or head_scale is not None:
         return []
-    return _metadata.assumed_head_scale(file, inputs.q.shape[1])
+    return _metadata.assumed_head_scale(files, inputs.q.shape[1])
 
 
 @app.command()

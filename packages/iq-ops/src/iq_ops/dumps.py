@@ -59,39 +59,46 @@ class Dump:
 
 
 def read_inputs(
-    file: File, softmax_scale: float | None = None, head_scale: float | None = None, model_heads: int | None = None
+    file: File,
+    softmax_scale: float | None = None,
+    head_scale: float | None = None,
+    model_heads: int | None = None,
+    outputs: File | None = None,
 ) -> Inputs:
     """Check the inputs of `file`. The scales: the argument, else the metadata, else D**-0.5 and (heads)**-0.5.
 
-    The heads are `model_heads` if given (a tensor-parallel shard of q has fewer), else q's. Raises DumpError.
+    The heads are `model_heads` if given (a tensor-parallel shard of q has fewer), else q's. outputs: the file of the
+    outputs where there are any, `file` itself or another; its metadata comes first. Raises DumpError.
     """
-    _require(file, INPUTS)
+    apart = ""
+    if outputs is file and any(names[0] in file.tensors for names in OUTPUTS.values()):
+        apart = "where the inputs lie in another file, pass it: --inputs IN.safetensors. Else "
+    _require(file, INPUTS, apart)
     tensors = {name: file.tensors[name] for name in INPUTS}
     _check(file, "indexer_q_fp8", tensors)  # both formats have the same inputs
     num_heads, head_dim = tensors["q"].shape[1:]
-    softmax = _metadata.scale(file, "weights_softmax_scale", softmax_scale, head_dim)
-    head = _metadata.scale(file, "weights_head_scale", head_scale, model_heads or num_heads)
+    sources = (file,) if outputs is None else (outputs, file)
+    softmax = _metadata.scale(sources, "weights_softmax_scale", softmax_scale, head_dim)
+    head = _metadata.scale(sources, "weights_head_scale", head_scale, model_heads or num_heads)
     return Inputs(**tensors, weights_softmax_scale=softmax, weights_head_scale=head)
 
 
-def read_dump(file: File, inputs: Inputs) -> Dump:
-    """Check the outputs of `file` against `inputs` and return them as raw bytes. Raises DumpError."""
+def read_dump(file: File, inputs: Inputs, source: File | None = None) -> Dump:
+    """Check the outputs of `file` against `inputs` and return them as raw bytes. Raises DumpError.
+
+    source: the file that `inputs` were read from, if another. The metadata of `file` comes first.
+    """
+    source = source or file
     fmt = _format_of(file)
     _require(file, OUTPUTS[fmt])
     tensors = {name: _as_bytes(file, name) for name in OUTPUTS[fmt]}
     scale = tensors.get("q_scale")
     if fmt == "fp8" and FP8_SCALE_APART in file.tensors:
         scale = _fp8_scale(file, inputs)
-    _check(file, f"indexer_q_{fmt}", {**{name: getattr(inputs, name) for name in INPUTS}, **tensors})
+    _check(file, f"indexer_q_{fmt}", {**{name: getattr(inputs, name) for name in INPUTS}, **tensors}, source)
     codes = tensors["q_fp8" if fmt == "fp8" else "q_packed"]
-    return Dump(fmt, inputs, codes, scale, tensors["weights_out"], _metadata.options_in(file))
-
-
-def merged(outputs: File, inputs: File) -> File:
-    """Return one file: the inputs of `inputs`, everything else of `outputs`, whose metadata comes first."""
-    tensors = {name: tensor for name, tensor in outputs.tensors.items() if name not in INPUTS}
-    taken = {name: tensor for name, tensor in inputs.tensors.items() if name in INPUTS}
-    return File(outputs.path, {**tensors, **taken}, {**inputs.metadata, **outputs.metadata}, inputs.aliases)
+    options = {**_metadata.options_in(source), **_metadata.options_in(file)}
+    return Dump(fmt, inputs, codes, scale, tensors["weights_out"], options)
 
 
 def check_model(path: Path, inputs: Inputs, model: str) -> None:
@@ -110,28 +117,30 @@ def check_model(path: Path, inputs: Inputs, model: str) -> None:
         )
 
 
-def _require(file: File, names: Iterable[str]) -> None:
+def _require(file: File, names: Iterable[str], before: str = "") -> None:
     missing = [name for name in names if name not in file.tensors]
     if missing:
-        known = "`iq-ops verify --help` lists all of them."
-        remedy = f"dump the tensor under this name; {known}"
-        if any(name in missing for name in INPUTS) and any(outputs[0] in file.tensors for outputs in OUTPUTS.values()):
-            remedy = f"where the inputs lie in another file, pass it: --inputs IN.safetensors. Else {remedy}"
         raise DumpError(
             _checks.describe_mismatch(
                 f"{file.path}: {', '.join(missing)}",
                 f"a tensor of {'this name' if len(missing) == 1 else 'each name'}",
                 f"a file that holds {', '.join(sorted(file.tensors)) or 'no tensor'}",
-                remedy,
+                f"{before}dump the tensor under this name; `iq-ops verify --help` lists all of them.",
             )
         )
 
 
-def _check(file: File, op: str, tensors: Mapping[str, Tensor]) -> None:
+def _check(file: File, op: str, tensors: Mapping[str, Tensor], source: File | None = None) -> None:
+    """Raise DumpError, of `file`, for tensors that the op does not take; the inputs are those of `source` if given."""
+    source = source or file
     try:
-        _checks.check_call(_abi.OPS[op], tensors, file.aliases)
+        _checks.check_call(_abi.OPS[op], tensors, source.aliases)
     except (ValueError, TypeError) as error:
-        raise DumpError(f"{file.path}: {error}") from error
+        said, mark, remedy = str(error).partition(" Remedy: ")
+        if ": expected size " in said:  # the remedy of a call, another slice or buffer, would mend no file
+            where = "" if source is file else f", and the inputs are those of {source.path}"
+            remedy = f"outputs and inputs must be of one call{where}: dump all of them from the same one."
+        raise DumpError(f"{file.path}: {said}{mark}{remedy}") from error
 
 
 def _format_of(file: File) -> str:

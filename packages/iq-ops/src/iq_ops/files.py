@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,11 +33,12 @@ class File:
 
 
 def read(path: Path) -> File:
-    """Read a whole safetensors file; DumpError if it is missing, truncated or something else."""
+    """Read a whole safetensors file; DumpError if it is missing, of another size than it says, or something else."""
     import safetensors
 
     if not os.path.isfile(path):  # Path.is_file raises for a name that is too long
-        raise DumpError(f"{path}: no such file" + (" (a folder)." if os.path.isdir(path) else "."))
+        what = "a folder, and no regular file" if os.path.isdir(path) else "no regular file"
+        raise DumpError(f"{path}: {what if os.path.exists(path) else 'no such file'}.")
     try:
         with safetensors.safe_open(path, framework="pt") as handle:
             tensors = {name: handle.get_tensor(name) for name in list(handle.keys())}
@@ -52,7 +54,7 @@ def read(path: Path) -> File:
     ) as error:
         size = path.stat().st_size
         if "not fully covered" in str(error) or "incomplete" in str(error).lower():
-            why = f"truncated: its header promises more than its {size:,} bytes hold"
+            why = f"its size of {size:,} bytes does not match its header: truncated, or with bytes of no tensor"
         else:
             why = f"no safetensors file, or damaged ({size:,} bytes)"
         raise DumpError(f"{path}: {why}. The reader said: {error}") from error
@@ -62,20 +64,28 @@ def read(path: Path) -> File:
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file through a temporary one, so that no reader sees half of it. DumpError if it cannot.
 
-    A link is followed. A folder, a device or a pipe is refused: the temporary file would take its place.
+    A link is followed. A folder, a device or a pipe is refused: the temporary file would take its place. The
+    permissions are those that `open` would leave: of the file that was there, else what the umask allows.
     """
     import safetensors.torch
 
     check_target(path)
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(target.name + ".part")
+    temporary = None
     try:
+        mode = _mode(target)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
+        os.close(handle)
         safetensors.torch.save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, dict(metadata))
-        temporary.replace(target)
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+        temporary = None
     except (safetensors.SafetensorError, OSError) as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise DumpError(f"{path}: cannot be written: {error}") from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
 
 
 def check_target(path: Path) -> None:
@@ -86,6 +96,15 @@ def check_target(path: Path) -> None:
     if not os.path.isdir(target.parent):
         what = "is no folder" if os.path.exists(target.parent) else "does not exist: make it first"
         raise DumpError(f"{path}: cannot be written: the folder {target.parent} {what}.")
+
+
+def _mode(target: Path) -> int:
+    """The permissions that `open(target, "w")` would leave; mkstemp's are for the owner alone."""
+    if os.path.exists(target):
+        return target.stat().st_mode & 0o777
+    umask = os.umask(0o077)  # it can be read only by setting it
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 def _without_aliases(file: File) -> File:
