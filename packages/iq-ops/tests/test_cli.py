@@ -11,7 +11,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from iq_ops import _warmup, cli, demo_plot, dumps, files, reference, specs
+import iq_ops
+from iq_ops import _backends, _warmup, cli, demo_plot, dumps, files, reference, specs
 from iq_ops._version import __version__
 
 SHARD_OF_V4 = {"num_heads": 8, "num_tokens": 24}
@@ -97,6 +98,8 @@ def test_quantize_in_chunks(run, make_inputs, tmp_path, monkeypatch):
         (["verify", "none.safetensors", "--rope-at", "middle"], "middle"),
         (["warmup", "--arch", "sm100"], "'sm100' is no architecture; did you mean sm_100a?"),
         (["warmup", "--arch", "90"], "'90' is no architecture; did you mean sm_90?"),
+        (["warmup", "--arch", "sm_90f"], "'sm_90f' is no architecture; did you mean sm_90?"),
+        (["warmup", "--arch", "sm_80a"], "'sm_80a' is no architecture; did you mean sm_80?"),
         (["warmup", "--arch", "tesla"], "'tesla' is no architecture: give one as sm_90"),
         (["warmup", "--arch", "sm_75"], "no backend compiles for sm_75 here: cute: the kernels need sm_80 or later"),
         (["warmup", "--tp", "7"], "7 does not divide the 64 heads"),
@@ -144,8 +147,27 @@ def test_warmup_tells_what_was_compiled_where(run, monkeypatch, tmp_path):
     ]
 
 
+def test_warmup_ahead_tells_that_all_is_there_already(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("IQ_KERNELS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(iq_ops, "warmup", lambda *args, **kwargs: 0, raising=False)
+    lines = run("warmup", "--model", "deepseek-v4.1", "--tp", "32", "--arch", "sm_100a").stdout.splitlines()
+    assert lines == [
+        "Nothing to compile for deepseek-v4.1 with 1 heads on sm_100a.",
+        f"  cute: all of them already, in {tmp_path}",
+        "  triton: none, as another backend takes these calls",
+    ]
+
+
+def test_warmup_ahead_of_an_unknown_backend_names_the_backend(run, monkeypatch):
+    monkeypatch.setattr(_backends, "forced_by_environment", lambda: "foo")
+    result = run("warmup", "--arch", "sm_90")
+    assert result.exit_code == 1
+    assert "backend 'foo' is not known" in result.stderr
+    assert "--arch" not in result.stderr
+
+
 def test_warmup_tells_a_backend_that_is_not_installed(monkeypatch):
-    from iq_ops import _ahead, _backends
+    from iq_ops import _ahead
 
     absent = _backends.Backend("cute", "iq-kernels-cute", None, 0, {}, "absent", "not installed. Remedy: pip")
     monkeypatch.setattr(_backends, "backends", lambda: (absent,))
@@ -165,7 +187,6 @@ def test_help(run, command):
 
 
 def test_warmup_passes_the_model_on(run, monkeypatch):
-    import iq_ops
 
     calls = []
     monkeypatch.setattr(iq_ops, "warmup", lambda *args, **kwargs: calls.append((args, kwargs)) or 3, raising=False)
@@ -250,7 +271,6 @@ def test_doctor_json_stands_alone_on_stdout(run, monkeypatch):
 
 
 def test_a_failed_warmup_exits_with_1(run, monkeypatch):
-    import iq_ops
 
     def fail(*args, **kwargs):
         raise RuntimeError("ptxas fell over")

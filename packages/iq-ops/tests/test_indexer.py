@@ -114,7 +114,7 @@ WRONG_INPUTS = {
         "cos_sin_cache",
         torch.polar(torch.ones(9, 32), torch.rand(9, 32)),
         TypeError,
-        r"got torch.complex64. Remedy: pass torch.cat\(\[(\w+)\.real, \1\.imag\], dim=-1\), or .*sglang.cos_sin_cache",
+        r"got torch.complex64. Remedy: pass torch.cat\(\[(\w+)\.real, \1\.imag\], dim=-1\)\.float\(\), made once",
     ),
     "complex": ("weights", CASE.weights.to(torch.complex64), TypeError, "index_weights: .*Remedy: pass real numbers"),
     "heads": ("weights", CASE.weights[:, :3], ValueError, r"index_weights: expected size H = 4 in dim 1"),

@@ -184,7 +184,7 @@ def test_another_head_scale_is_recognised(make_dump):
     assert found.weights_ratio == pytest.approx(1.5)
     text = told(dump, found)
     assert "weights_out is 1.5 times" in text
-    assert f"--head-scale {1.5 * 6**-0.5:.7g}" in text
+    assert f"--head-scale of about {1.5 * 6**-0.5:.7g}" in " ".join(text.split())
     assert "All codes of ordinary rows are the contract's" in text
 
 
@@ -194,7 +194,20 @@ def test_a_shard_that_kept_the_models_head_scale_is_recognised(make_dump, inputs
     dump = replace(whole, inputs=inputs)
     text = told(dump, verify.verify(dump))
     assert "a shard of a model of 48 heads" in text
-    assert f"--head-scale {48**-0.5:.7g}" in text
+    assert f"--head-scale {48**-0.5!r}" in text  # all digits: fewer would not give every byte
+
+
+@pytest.mark.parametrize(
+    ("name", "power", "words"), [("softmax", 2, "applied twice"), ("head", 0, "scale is left out")]
+)
+def test_a_scale_applied_twice_or_left_out_is_named(make_dump, inputs, name, power, words):
+    field = f"weights_{name}_scale"
+    scales = {"weights_softmax_scale": 64**-0.5, "weights_head_scale": 0.3}
+    right = replace(inputs, **scales)
+    dump = replace(make_dump("fp8", of=replace(right, **{field: scales[field] ** power})), inputs=right)
+    text = told(dump, verify.verify(dump))
+    assert words in " ".join(text.split())
+    assert f"{name} scale" in " ".join(text.split())
 
 
 def test_bytes_that_are_no_int32_have_no_order(make_inputs, make_dump):

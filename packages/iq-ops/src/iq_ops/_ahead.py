@@ -15,41 +15,58 @@ _FOLDERS = ("kernel cache", "cache")  # what providers call it in their `environ
 
 def unknown_arch(arch: str) -> str | None:
     """Say that `arch` is no name of an architecture, and which was meant; None where it is one."""
-    if re.fullmatch(r"sm_\d{2,3}[af]?|gfx[0-9a-f]{3,4}", arch):
+    if re.fullmatch(r"sm_\d{2,3}|sm_(9\d|\d{3})a|sm_\d{3}f|gfx[0-9a-f]{3,4}", arch):
         return None
     meant = re.fullmatch(r"(?:sm|compute)?[-_. ]?(\d{2,3})([af]?)", arch.lower())
     if meant is None:
         return f"{arch!r} is no architecture: give one as sm_90, sm_100a or gfx950"
     number, suffix = meant.groups()
+    if int(number) < 100:  # no family has an f yet, and none before sm_90 an a
+        suffix = suffix if (suffix, number) == ("a", "90") else ""
     return f"{arch!r} is no architecture; did you mean sm_{number}{suffix or ('a' if int(number) >= 100 else '')}?"
 
 
 def refusals(model: specs.Model, num_heads: int, arch: str) -> dict[str, str]:
-    """Say of each backend why it compiles no kernel of the model for `arch`; empty where one does, in every format."""
-    forced = _backends.forced_by_environment()
+    """Say of each backend why it compiles no kernel of the model for `arch`; empty where one does, in every format.
+
+    Empty too where a backend that does not exist was forced, which warmup itself says.
+    """
+    if _backends.forced_by_environment() not in (None, *(backend.name for backend in _backends.backends())):
+        return {}
     for fmt in model.formats:
-        dtypes = (torch.int64, torch.float32, torch.bfloat16, torch.float32)
-        (probe,) = _warmup._probes(
-            _abi.OPS[_warmup.FORMATS[fmt]], (num_heads, model.head_dim, model.rope_dim), dtypes, model.spec,
-            torch.device("cpu"), (_requests.MAX_ALIGNMENT,),
-        )  # fmt: skip
-        request = replace(probe, device_type="cuda", target=arch)
-        workload, reasons = _backends.workload_of(request), {}
-        for backend in _backends.backends():
-            if backend.name == "reference":
-                continue
-            if forced not in (None, backend.name):
-                reasons[backend.name] = f"{forced!r} was forced"
-            elif not backend.usable:
-                reasons[backend.name] = str(backend.reason)
-            elif backend.provider.warmup_jobs(workload):
-                break
-            else:
-                reason = backend.provider.why_not(request)
-                reasons[backend.name] = reason or f"it compiles for {arch} only where there is such a GPU."
-        else:
-            return reasons
+        reasons = _reasons(_request(model, num_heads, fmt, arch))
+        refused = {backend: reason for backend, reason in reasons.items() if reason is not None}
+        if len(refused) == len(reasons):
+            return refused
     return {}
+
+
+def _request(model: specs.Model, num_heads: int, fmt: str, arch: str) -> _abi.Request:
+    dtypes = (torch.int64, torch.float32, torch.bfloat16, torch.float32)
+    (probe,) = _warmup._probes(
+        _abi.OPS[_warmup.FORMATS[fmt]], (num_heads, model.head_dim, model.rope_dim), dtypes, model.spec,
+        torch.device("cpu"), (_requests.MAX_ALIGNMENT,),
+    )  # fmt: skip
+    return replace(probe, device_type="cuda", target=arch)
+
+
+def _reasons(request: _abi.Request) -> dict[str, str | None]:
+    """Say of each backend with kernels why it compiles none for the request; None where it does."""
+    forced, workload = _backends.forced_by_environment(), _backends.workload_of(request)
+    reasons: dict[str, str | None] = {}
+    for backend in _backends.backends():
+        if backend.name == "reference":
+            continue
+        if forced not in (None, backend.name):
+            reasons[backend.name] = f"{forced!r} was forced"
+        elif not backend.usable:
+            reasons[backend.name] = str(backend.reason)
+        elif backend.provider.warmup_jobs(workload):
+            reasons[backend.name] = None
+        else:
+            reason = backend.provider.why_not(request)
+            reasons[backend.name] = reason or f"it compiles for {request.target} only where there is such a GPU."
+    return reasons
 
 
 def counts() -> dict[str, int]:
@@ -61,30 +78,40 @@ def counts() -> dict[str, int]:
 
 def report(model: str, num_heads: int, arch: str | None, compiled: int, before: dict[str, int]) -> Iterator[str]:
     """Yield lines: what each backend compiled since `counts()` gave `before`, and where; else why nothing."""
-    calls = f"{model} with {num_heads} heads on {arch or _target()}"
+    target = arch or _target()
+    calls, shape = f"{model} with {num_heads} heads on {target}", specs.MODELS[model]
     if compiled:
         yield f"{compiled} {'kernel' if compiled == 1 else 'kernels'} compiled or loaded for {calls}."
-        yield from _by_backend(before)
+        yield from _by_backend(before, _request(shape, num_heads, shape.formats[0], target))
         return
     yield f"Nothing to compile for {calls}."
-    if arch is None:
-        shape = specs.MODELS[model]
-        reasons = _warmup.why_nothing(num_heads, shape.head_dim, shape.rope_dim, shape.formats[0], shape.spec)
-        yield from (f"  {backend}: {reason}" for backend, reason in reasons.items())
-        if not torch.cuda.is_available():
-            yield "PyTorch sees no GPU here. To fill the disk cache for one elsewhere: --arch, as --arch sm_90."
+    if arch is not None:
+        yield from _by_backend(before, _request(shape, num_heads, shape.formats[0], target))
+        return
+    reasons = _warmup.why_nothing(num_heads, shape.head_dim, shape.rope_dim, shape.formats[0], shape.spec)
+    yield from (f"  {backend}: {reason}" for backend, reason in reasons.items())
+    if not torch.cuda.is_available():
+        yield "PyTorch sees no GPU here. To fill the disk cache for one elsewhere: --arch, as --arch sm_90."
 
 
-def _by_backend(before: dict[str, int]) -> Iterator[str]:
-    after = counts()
+def _by_backend(before: dict[str, int], request: _abi.Request) -> Iterator[str]:
+    """Yield a line a backend. The best that can has all its kernels; others compile what it leaves, if anything."""
+    after, reasons, taken = counts(), _reasons(request), False
     for backend in _backends.backends():
         number = after[backend.name] - before[backend.name]
+        if backend.name == "reference" and not number:
+            continue
+        facts = backend.provider.environment() if backend.usable else {}
+        folder = next((f", in {facts[name]}" for name in _FOLDERS if name in facts), "")
         if number:
-            facts = backend.provider.environment()
-            folder = next((f", in {facts[name]}" for name in _FOLDERS if name in facts), "")
             yield f"  {backend.name}: {number}{folder}"
-        elif backend.name != "reference":
-            yield f"  {backend.name}: {backend.reason or 'none, as another backend takes these calls'}"
+        elif reasons[backend.name] is not None:
+            yield f"  {backend.name}: {reasons[backend.name]}"
+        elif taken:
+            yield f"  {backend.name}: none, as another backend takes these calls"
+        else:
+            yield f"  {backend.name}: all of them already{folder}"
+        taken = taken or reasons.get(backend.name, "") is None
 
 
 def _target() -> str:

@@ -80,13 +80,12 @@ def _check_type(spec: _abi.Tensor, tensor: Any, name: str) -> None:
     if dtype in spec.dtypes:
         return
     expected = " or ".join(f"torch.{allowed}" for allowed in spec.dtypes)
-    if spec.dtypes == ("uint8",) and dtype.startswith("float8"):
+    if spec.dtypes == ("uint8",) and dtype in ("float8_e4m3fn", "float8_e8m0fnu"):
         remedy = f"pass {name}.view(torch.uint8), the same bytes without a copy."
     elif spec.output:
         remedy = f"allocate {name} with dtype {expected}."
     elif dtype.startswith("complex") and spec.name == "cos_sin_cache":
-        halves = f"torch.cat([{name}.real, {name}.imag], dim=-1)"
-        remedy = f"pass {halves}, or iq_ops.integrations.sglang.cos_sin_cache({name}), which converts once."
+        remedy = f"pass torch.cat([{name}.real, {name}.imag], dim=-1).float(), made once."
     elif dtype.startswith("complex"):
         remedy = "pass real numbers."
     else:

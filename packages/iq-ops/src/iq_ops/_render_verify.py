@@ -19,6 +19,7 @@ from .specs import IndexerQSpec
 from .verify import Verdict
 
 NEAR = 0.5  # share of equal codes from which a convention is worth naming: unrelated FP4 codes agree in 15%
+MOST_HEADS = 256  # of a model whose shard a dump may be
 
 
 def verdict(dump: Dump, found: Verdict, notes: Sequence[str] = ()) -> RenderableType:
@@ -126,17 +127,24 @@ def _closest(dump: Dump, found: Verdict, closest: Convention, rope: tuple[int, i
 
 
 def _other_scale(dump: Dump, ratio: float) -> str:
-    """The scale that explains the ratio: that of a model whose shard this is, if one is."""
-    scale, num_heads = dump.inputs.weights_head_scale * ratio, dump.inputs.q.shape[1]
+    """What explains the ratio: a scale left out or applied twice, that of a model whose shard this is, or another."""
+    softmax, head = dump.inputs.weights_softmax_scale, dump.inputs.weights_head_scale
     tolerance = 1e-5 if dump.weights_out.dtype == torch.float32 else 2.0**-9
-    if scale > 0:
+    scale, num_heads = head * ratio, dump.inputs.q.shape[1]
+    if scale >= MOST_HEADS**-0.5:
         whole = round(scale**-2)
         if whole > num_heads and whole % num_heads == 0 and abs(scale * whole**0.5 - 1) < tolerance:
             return (
                 f"It fits a shard of a model of {whole} heads, which keeps the whole model's head scale: "
-                f"--head-scale {whole**-0.5:.7g}"
+                f"--head-scale {whole**-0.5!r}"
             )
-    return f"Another softmax or head scale? If the softmax scale is right: --head-scale {scale:.7g}"
+    for name, known in (("softmax", softmax), ("head", head)):
+        if known > 0 and known != 1:
+            if abs(ratio / known - 1) < tolerance:
+                return f"That is the {name} scale once more: it is applied twice."
+            if abs(ratio * known - 1) < tolerance:
+                return f"The {name} scale is left out."
+    return f"Another softmax or head scale? If the softmax scale is right: --head-scale of about {scale:.7g}"
 
 
 def _item(mark: str, text: str) -> RenderableType:

@@ -103,6 +103,8 @@ def _compile(request: _abi.Request, forced: str | None) -> None:
 
 def _compile_ahead(workload: _abi.Workload, forced: str | None) -> None:
     """Warm the best backend that compiles for a device that is not here."""
+    if forced not in (None, *(backend.name for backend in _backends.backends())):
+        raise _backends.BackendUnavailableError(_backends.unknown_backend(str(forced)))
     reasons = []
     for backend in _backends.backends():
         if forced not in (None, backend.name):

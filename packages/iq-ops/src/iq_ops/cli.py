@@ -214,7 +214,9 @@ def warmup(
     if arch is not None:
         problem = _ahead.unknown_arch(arch)
         if problem is None and (reasons := _ahead.refusals(chosen, heads, arch)):
-            problem = f"no backend compiles for {arch} here: " + " ".join(f"{k}: {v}" for k, v in reasons.items())
+            problem = f"no backend compiles for {arch} here: " + "; ".join(
+                f"{k}: {v.rstrip('.')}" for k, v in reasons.items()
+            )
         if problem is not None:
             raise typer.BadParameter(problem, param_hint="--arch")
     before = _ahead.counts()
