@@ -247,6 +247,11 @@ def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor], context:
         assert difference is None, f"{difference} {context}"
 
 
+def check_result(case: Case, result: tuple[Any, Tensor]) -> None:
+    """Fail where what `iq_ops.fused_indexer_q_rope_quant` returned is not, byte for byte, what the reference writes."""
+    assert_same(raw_outputs(case, result), reference(case), case.name)
+
+
 def raw_outputs(case: Case, result: tuple[Any, Tensor]) -> dict[str, Tensor]:
     """Turn what `iq_ops.fused_indexer_q_rope_quant` returns into raw byte outputs by their ABI names."""
     quantized, weights_out = result

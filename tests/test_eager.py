@@ -21,10 +21,6 @@ def tensors_of(result):
     return [*(quantized if isinstance(quantized, tuple) else (quantized,)), weights_out]
 
 
-def check(case, result):
-    cases.assert_same(cases.raw_outputs(case, result), cases.reference(case))
-
-
 @on_every_device
 @in_both_formats
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -33,7 +29,7 @@ def test_every_call_returns_contiguous_tensors_that_own_their_memory(sizes, fmt,
     results = [quantize(*case.positional) for _ in range(3)]
     addresses = set()
     for result in results:
-        check(case, result)
+        cases.check_result(case, result)
         for tensor, like in zip(tensors_of(result), tensors_of(results[0]), strict=True):
             assert (tensor.shape, tensor.dtype, tensor.device) == (like.shape, like.dtype, case.q.device)
             assert tensor.is_contiguous()
@@ -52,7 +48,7 @@ def test_what_was_learned_in_one_mode_serves_in_another(first, fmt, device):
     for mode in (first, torch.inference_mode, torch.enable_grad):
         with mode():
             result = quantize(*case.positional)
-        check(case, result)
+        cases.check_result(case, result)
         assert all(tensor.is_inference() is (mode is torch.inference_mode) for tensor in tensors_of(result))
 
 
@@ -67,4 +63,4 @@ def test_a_wrong_size_with_the_strides_of_a_known_signature_is_named(name, fmt, 
     said = {"positions": "index_q: expected size T = 5", "weights": "index_weights: expected size H = 8"}[name]
     with pytest.raises(ValueError, match=said):
         quantize(*wrong.positional)
-    check(case, quantize(*case.positional))
+    cases.check_result(case, quantize(*case.positional))

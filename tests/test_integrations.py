@@ -118,7 +118,7 @@ def test_a_call_site_of_vllm_gets_the_bytes_of_the_contract(a_vllm, engine, fmt)
     assert at(f"vllm.models.deepseek_v4.attention.{NAME}")(*positional(case), use_fp4=use_fp4) == "the engine's"
     vllm.install()
     result = at(f"vllm.models.deepseek_v4.attention.{NAME}")(*positional(case), use_fp4=use_fp4)
-    cases.assert_same(cases.raw_outputs(case, result), cases.reference(case), case.name)
+    cases.check_result(case, result)
 
 
 def test_modules_imported_after_the_swap_get_ours_and_lose_it_again(a_vllm, engine):
@@ -146,7 +146,7 @@ def test_a_second_install_with_another_spec_replaces_the_first(a_vllm):
     vllm.install()
     vllm.install(spec=specs.DEEPSEEK_V4_HADAMARD)
     result = at("vllm.models.deepseek_v4.amd.quantize")(*positional(case))
-    cases.assert_same(cases.raw_outputs(case, result), cases.reference(case), case.name)
+    cases.check_result(case, result)
     vllm.uninstall()
     assert at("vllm.models.deepseek_v4.amd.quantize")(*range(6)) == "the engine's"
 
@@ -245,5 +245,5 @@ def test_the_swapped_function_compiles_into_one_graph(a_vllm):
     torch._dynamo.reset()
     quantize = at(f"vllm.models.deepseek_v4.attention.{NAME}")
     result = torch.compile(lambda *inputs: quantize(*inputs), fullgraph=True, backend="aot_eager")(*positional(case))
-    cases.assert_same(cases.raw_outputs(case, result), cases.reference(case), case.name)
+    cases.check_result(case, result)
     torch._dynamo.reset()

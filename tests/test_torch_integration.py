@@ -27,10 +27,6 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
-def check(case, result):
-    cases.assert_same(cases.raw_outputs(case, result), cases.reference(case), case.name)
-
-
 def raw_buffers(case):
     return list(cases.poisoned_outputs(case, 0).values())
 
@@ -64,12 +60,12 @@ def test_compile_with_dynamic_shapes_compiles_a_few_times_for_any_number_of_toke
     compiled = torch.compile(quantize, fullgraph=True, dynamic=True, backend=counter)
     for tokens in (1, 2, 512):
         case = cases.random_case(tokens, fmt=fmt, tokens=tokens, device=device)
-        check(case, compiled(*case.positional))
+        cases.check_result(case, compiled(*case.positional))
     assert counter.frame_count <= 3
     few = counter.frame_count
     for tokens in (3, 17, 1, 640, 511):
         case = cases.random_case(tokens, fmt=fmt, tokens=tokens, device=device)
-        check(case, compiled(*case.positional))
+        cases.check_result(case, compiled(*case.positional))
     assert counter.frame_count == few
 
 
@@ -84,7 +80,7 @@ def test_inductor(device, fmt):
         return quantize(case.positions, q, *case.positional[2:], spec=specs.DEEPSEEK_V3_2)
 
     case = cases.random_case(3, fmt=fmt, device=device, rope_style="neox", rope_at="head", edges=False)
-    check(case, torch.compile(layer, fullgraph=True)(case.q.flatten(1), case))
+    cases.check_result(case, torch.compile(layer, fullgraph=True)(case.q.flatten(1), case))
 
 
 @on_every_device
@@ -127,7 +123,7 @@ def test_export_for_any_number_of_tokens(device, fmt):
     exported = torch.export.export(module, case.positional[:4], dynamic_shapes=dynamic)
     for count in (2, 5, 33):
         other = cases.random_case(count, fmt=fmt, tokens=count, device=device, hadamard=True)
-        check(other, exported.module()(*other.positional[:4]))
+        cases.check_result(other, exported.module()(*other.positional[:4]))
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
@@ -138,7 +134,7 @@ def test_grad_modes(fmt, mode, compiled):
     with mode():
         case = cases.random_case(6, fmt=fmt)
         result = call(*case.positional)
-    check(case, result)
+    cases.check_result(case, result)
     assert not result[1].requires_grad
 
 
@@ -154,7 +150,7 @@ def test_inputs_that_require_grad_are_a_clear_error(name, compiled):
         call(*case.positional)
     assert compiled or type(caught.value) is ValueError
     with torch.no_grad():
-        check(case, call(*case.positional))
+        cases.check_result(case, call(*case.positional))
 
 
 def test_errors_of_a_traced_call_name_the_argument():

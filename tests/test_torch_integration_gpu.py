@@ -21,10 +21,6 @@ with_every_kernel = pytest.mark.parametrize("backend", KERNELS)
 in_both_formats = pytest.mark.parametrize("fmt", cases.FORMATS)
 
 
-def check(case, result):
-    cases.assert_same(cases.raw_outputs(case, result), cases.reference(case), case.name)
-
-
 def refill(case, seed):
     """Overwrite a case's inputs in place with those of another seed."""
     other = cases.random_case(
@@ -48,7 +44,7 @@ def test_a_graph_replays_with_changed_inputs(backend, fmt):
             part.view(torch.uint8).fill_(cases.POISON)
         graph.replay()
         torch.cuda.synchronize()
-        check(case, result)
+        cases.check_result(case, result)
 
 
 COLD = """
@@ -67,7 +63,7 @@ graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
     result = iq_ops.fused_indexer_q_rope_quant(*case.positional, backend=backend)
 graph.replay()
-cases.assert_same(cases.raw_outputs(case, result), cases.reference(case))
+cases.check_result(case, result)
 print("captured after warmup")
 """
 
@@ -109,7 +105,7 @@ def test_reduce_overhead(backend, fmt):
     compiled = torch.compile(quantize, mode="reduce-overhead", fullgraph=True)
     for seed in range(3, 8):
         refill(case, seed)
-        check(case, compiled(*case.positional, backend=backend))
+        cases.check_result(case, compiled(*case.positional, backend=backend))
 
 
 @with_every_kernel
@@ -141,7 +137,7 @@ def test_tensors_of_another_gpu_than_the_current_one(backend, fmt):
         torch.cuda.synchronize(last)
         assert torch.cuda.current_device() == 0
     assert result[1].device == last
-    check(case, result)
+    cases.check_result(case, result)
 
 
 @with_every_kernel
@@ -165,7 +161,7 @@ def test_every_layout_goes_through_the_public_function(fmt, layout):
     """Whatever one kernel refuses, another takes: no layout of the contract ends at the reference."""
     case = cases.random_case(7, fmt=fmt, tokens=65, num_heads=64, layout=layout, device="cuda")
     assert iq_ops.explain(*case.positional).backend in KERNELS
-    check(case, quantize(*case.positional))
+    cases.check_result(case, quantize(*case.positional))
 
 
 def test_debug_mode_synchronises_once_and_stays_out_of_graphs():

@@ -50,10 +50,6 @@ def make(fmt="fp8", device="cpu", **changes):
     return replace(case, **changes)
 
 
-def check(case, result):
-    cases.assert_same(cases.raw_outputs(case, result), cases.reference(case))
-
-
 def call_out(case, call=quantize_out):
     buffers = cases.poisoned_outputs(case, 0)
     names = {"q_fp8": "q_out", "q_packed": "q_out", "q_scale": "q_scale_out"}
@@ -67,7 +63,7 @@ def call_out(case, call=quantize_out):
 def test_plain_calls_go_straight_to_the_implementation(device, fmt, mode, direct):
     with mode():
         case = make(fmt, device)
-        check(case, quantize(*case.positional))
+        cases.check_result(case, quantize(*case.positional))
         cases.assert_same(call_out(case), cases.reference(case))
     assert direct == {"_run_eagerly": 1, f"_run_{fmt}": 1}
 
@@ -85,7 +81,7 @@ def test_a_dispatch_mode_sees_the_op(fmt, direct):
     with Recording():
         result = quantize(*case.positional)
         buffers = call_out(case)
-    check(case, result)
+    cases.check_result(case, result)
     cases.assert_same(buffers, cases.reference(case))
     assert seen[getattr(torch.ops.iq_ops, case.op).default] == 2
     assert not direct
@@ -103,7 +99,7 @@ def test_a_function_mode_sees_the_op(fmt, direct):
     case = make(fmt)
     with Recording():
         result = quantize(*case.positional)
-    check(case, result)
+    cases.check_result(case, result)
     assert seen[getattr(torch.ops.iq_ops, case.op).default] == 1
     assert not direct
 
@@ -115,10 +111,10 @@ def test_a_profiler_shows_the_op(device, fmt, direct):
     case = make(fmt, device)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         result = quantize(*case.positional)
-    check(case, result)
+    cases.check_result(case, result)
     assert [event.count for event in profile.key_averages() if event.key == f"iq_ops::{case.op}"] == [1]
     assert not direct
-    check(case, quantize(*case.positional))
+    cases.check_result(case, quantize(*case.positional))
     assert direct
 
 
@@ -126,7 +122,7 @@ def test_a_profiler_shows_the_op(device, fmt, direct):
 def test_dynamo_puts_the_op_into_one_graph(fmt, direct):
     torch._dynamo.reset()
     case, recorded = make(fmt), EagerAndRecordGraphs()
-    check(case, torch.compile(quantize, fullgraph=True, backend=recorded)(*case.positional))
+    cases.check_result(case, torch.compile(quantize, fullgraph=True, backend=recorded)(*case.positional))
     buffers = call_out(case, torch.compile(quantize_out, fullgraph=True, backend=recorded))
     cases.assert_same(buffers, cases.reference(case))
     assert len(recorded.graphs) == 2
@@ -147,7 +143,7 @@ def test_make_fx_records_the_op(fmt, tracing, pre_dispatch, direct):
     assert [node for node in graph.graph.nodes if node.target is getattr(torch.ops.iq_ops, case.op).default]
     assert not direct
     other = cases.random_case(2, fmt=fmt, weights_dtype=torch.float32, edges=False)
-    check(other, graph(*other.positional[:4]))
+    cases.check_result(other, graph(*other.positional[:4]))
 
 
 @in_both_formats
@@ -159,7 +155,7 @@ def test_export_without_dynamo_records_the_op(fmt, direct):
     case = make(fmt)
     exported = torch.export.export(Module(), case.positional[:4], strict=False)
     assert not direct
-    check(case, exported.module()(*case.positional[:4]))
+    cases.check_result(case, exported.module()(*case.positional[:4]))
 
 
 @pytest.mark.filterwarnings("default")  # torch.jit says of itself that it is old
@@ -174,7 +170,7 @@ def test_a_jit_trace_records_the_op(direct):
     assert "iq_ops::indexer_q_fp8" in str(traced.graph)
     assert not direct
     other = replace(case, q=-case.q)
-    check(other, traced(other.q))
+    cases.check_result(other, traced(other.q))
 
 
 @in_both_formats
@@ -213,7 +209,7 @@ def outcome(call):
 def test_a_view_with_its_negative_bit_set_is_read_with_its_sign(name, fmt, direct):
     case = make(fmt)
     in_memory = -getattr(case, name)
-    check(case, quantize(*replace(case, **{name: torch._neg_view(in_memory)}).positional))
+    cases.check_result(case, quantize(*replace(case, **{name: torch._neg_view(in_memory)}).positional))
     assert not direct
     wrong = cases.raw_outputs(case, quantize(*replace(case, **{name: in_memory}).positional))
     assert any(not torch.equal(wrong[key], value) for key, value in cases.reference(case).items())
@@ -229,14 +225,14 @@ def test_a_zero_tensor_gets_memory_from_the_dispatcher(name, fmt):
     assert without_memory.data_ptr() == 0
     for _ in range(2):
         result = quantize(*replace(case, **{name: without_memory}).positional)
-        check(replace(case, **{name: torch.zeros_like(given)}), result)
+        cases.check_result(replace(case, **{name: torch.zeros_like(given)}), result)
 
 
 def test_the_imaginary_part_of_a_conjugate_is_read_with_its_sign(direct):
     case = make()
     weights = torch.complex(torch.zeros_like(case.weights), -case.weights).conj().imag
     assert weights.is_neg()
-    check(case, quantize(*replace(case, weights=weights).positional))
+    cases.check_result(case, quantize(*replace(case, weights=weights).positional))
     assert not direct
 
 

@@ -22,17 +22,13 @@ def tensors_of(result):
     return [*(quantized if isinstance(quantized, tuple) else (quantized,)), weights_out]
 
 
-def check(case, result):
-    cases.assert_same(cases.raw_outputs(case, result), cases.reference(case))
-
-
 @in_both_formats
 def test_deterministic_algorithms_change_no_byte(fmt):
     case = cases.random_case(3, fmt=fmt)
     torch.use_deterministic_algorithms(True)  # which fills new memory, and what resize_ adds to it
     try:
         for _ in range(2):
-            check(case, quantize(*case.positional))
+            cases.check_result(case, quantize(*case.positional))
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -55,7 +51,7 @@ def test_a_bound_signature_gets_the_bytes_of_what_is_returned(fmt, plant, fake_p
     plant(provider)
     for _ in range(3):
         result = quantize(*case.positional)
-        check(case, result)
+        cases.check_result(case, result)
         if written:
             assert [(tensor.shape, tensor.dtype) for tensor in written[-1]] == list(case.output_shapes().values())
             assert [t.data_ptr() for t in written[-1]] == [t.data_ptr() for t in tensors_of(result)]

@@ -41,13 +41,14 @@ def refusals(model: specs.Model, num_heads: int, arch: str) -> dict[str, str]:
     return {}
 
 
-def _request(model: specs.Model, num_heads: int, fmt: str, arch: str) -> _abi.Request:
+def _request(model: specs.Model, num_heads: int, fmt: str, arch: str | None) -> _abi.Request:
+    """A call of the model on the current device, or on one of `arch` that need not be here."""
     dtypes = (torch.int64, torch.float32, torch.bfloat16, torch.float32)
     (probe,) = _warmup._probes(
         _abi.OPS[_warmup.FORMATS[fmt]], (num_heads, model.head_dim, model.rope_dim), dtypes, model.spec,
-        torch.device("cpu"), (_requests.MAX_ALIGNMENT,),
+        _warmup._device(None) if arch is None else torch.device("cpu"), (_requests.MAX_ALIGNMENT,),
     )  # fmt: skip
-    return replace(probe, device_type="cuda", target=arch)
+    return probe if arch is None else replace(probe, device_type="cuda", target=arch)
 
 
 def _reasons(request: _abi.Request) -> dict[str, str | None]:
@@ -78,18 +79,19 @@ def counts() -> dict[str, int]:
 
 def report(model: str, num_heads: int, arch: str | None, compiled: int, before: dict[str, int]) -> Iterator[str]:
     """Yield lines: what each backend compiled since `counts()` gave `before`, and where; else why nothing."""
-    target = arch or _target()
-    calls, shape = f"{model} with {num_heads} heads on {target}", specs.MODELS[model]
+    shape = specs.MODELS[model]
+    request = _request(shape, num_heads, shape.formats[0], arch)
+    calls = f"{model} with {num_heads} heads on {request.target}"
     if compiled:
         yield f"{compiled} {'kernel' if compiled == 1 else 'kernels'} compiled or loaded for {calls}."
-        yield from _by_backend(before, _request(shape, num_heads, shape.formats[0], target))
+    else:
+        yield f"Nothing to compile for {calls}."
+    if compiled or arch is not None:
+        yield from _by_backend(before, request)
         return
-    yield f"Nothing to compile for {calls}."
-    if arch is not None:
-        yield from _by_backend(before, _request(shape, num_heads, shape.formats[0], target))
-        return
-    reasons = _warmup.why_nothing(num_heads, shape.head_dim, shape.rope_dim, shape.formats[0], shape.spec)
-    yield from (f"  {backend}: {reason}" for backend, reason in reasons.items())
+    taken = f"it takes these calls on {request.target}, and has nothing to compile."
+    for verdict in _backends.verdicts(request, _backends.forced_by_environment()):
+        yield f"  {verdict.backend.name}: {verdict.reason or taken}"
     if not torch.cuda.is_available():
         yield "PyTorch sees no GPU here. To fill the disk cache for one elsewhere: --arch, as --arch sm_90."
 
@@ -98,9 +100,9 @@ def _by_backend(before: dict[str, int], request: _abi.Request) -> Iterator[str]:
     """Yield a line a backend. The best that can has all its kernels; others compile what it leaves, if anything."""
     after, reasons, taken = counts(), _reasons(request), False
     for backend in _backends.backends():
-        number = after[backend.name] - before[backend.name]
-        if backend.name == "reference" and not number:
+        if backend.name not in reasons:
             continue
+        number = after[backend.name] - before[backend.name]
         facts = backend.provider.environment() if backend.usable else {}
         folder = next((f", in {facts[name]}" for name in _FOLDERS if name in facts), "")
         if number:
@@ -111,10 +113,4 @@ def _by_backend(before: dict[str, int], request: _abi.Request) -> Iterator[str]:
             yield f"  {backend.name}: none, as another backend takes these calls"
         else:
             yield f"  {backend.name}: all of them already{folder}"
-        taken = taken or reasons.get(backend.name, "") is None
-
-
-def _target() -> str:
-    if torch.cuda.is_available():
-        return _requests.target_of("cuda", torch.cuda.current_device())
-    return "cpu"
+        taken = taken or reasons[backend.name] is None

@@ -78,15 +78,13 @@ def check_values(positions: Tensor, q: Tensor, cos_sin_cache: Tensor, weights: T
             "grow the cache, or mark padding with a negative position.",
         )  # fmt: skip
     if first[1] < tokens:
-        head, dim = (~q[first[1]].isfinite()).nonzero()[0].tolist()
-        value = float(q[first[1], head, dim])
+        (head, dim), value = _not_finite(q[first[1]])
         raise BadValueError(
             "q", "finite values", f"{value} at token {first[1]}, head {head}, dim {dim}",
             "look at the projection that made q.",
         )  # fmt: skip
     if first[2] < tokens:
-        head = int((~weights[first[2]].isfinite()).nonzero()[0])
-        value = float(weights[first[2], head])
+        (head,), value = _not_finite(weights[first[2]])
         raise BadValueError(
             "weights", "finite values", f"{value} at token {first[2]}, head {head}",
             "look at the projection that made the weights.",
@@ -104,6 +102,12 @@ def check_values(positions: Tensor, q: Tensor, cos_sin_cache: Tensor, weights: T
             f"(cos, sin) pairs in row {row}, the position of token {first[4]}",
             "pass torch.cat([cache[:, ::2], cache[:, 1::2]], dim=-1), made once.",
         )  # fmt: skip
+
+
+def _not_finite(values: Tensor) -> tuple[list[int], float]:
+    """Where the first NaN or Inf lies, and which it is."""
+    place = (~values.isfinite()).nonzero()[0].tolist()
+    return place, float(values[tuple(place)])
 
 
 def _are_pairs(rows: Tensor) -> Tensor:

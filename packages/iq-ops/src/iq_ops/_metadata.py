@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 
 from . import _abi, _checks, specs
 from .files import DumpError, File
@@ -71,7 +72,7 @@ def layout(file: File, model: str | None, asked: Mapping[str, str | bool]) -> sp
 
 def wanted(model: str | None, asked: Mapping[str, str | bool]) -> dict[str, str | bool]:
     """Return the layout options that are demanded: as `asked`, else the model's."""
-    return {**({} if model is None else options_of(specs.MODELS[model].spec)), **asked}
+    return {**({} if model is None else asdict(specs.MODELS[model].spec)), **asked}
 
 
 def contradictions(files: Sequence[File], model: str | None, asked: Mapping[str, str | bool]) -> list[str]:
@@ -100,9 +101,9 @@ def disagreements(outputs: File, inputs: File, overridden: Collection[str]) -> l
     ]
 
 
-def assumed_head_scale(files: Sequence[File], num_heads: int) -> list[str]:
-    """Say that the head scale is taken from the heads of q alone; nothing where a file's metadata has it."""
-    if any("weights_head_scale" in file.metadata for file in files):
+def assumed_head_scale(files: Sequence[File], num_heads: int, model: str | None, given: float | None) -> list[str]:
+    """Say that the head scale is taken from the heads of q alone; nothing where a model, an option or a file has it."""
+    if model is not None or given is not None or any("weights_head_scale" in file.metadata for file in files):
         return []
     return [
         f"Head scale assumed: {num_heads}**-0.5, from the heads of this q. A tensor-parallel shard keeps the whole "
@@ -110,15 +111,10 @@ def assumed_head_scale(files: Sequence[File], num_heads: int) -> list[str]:
     ]
 
 
-def options_of(spec: specs.IndexerQSpec) -> dict[str, str | bool]:
-    """Return the contract's options as `Dump.spec` and `verify` take them."""
-    return {"rope_style": spec.rope_style, "rope_at": spec.rope_at, "hadamard": spec.hadamard}
-
-
 def written(fmt: str, scales: tuple[float, float], spec: specs.IndexerQSpec) -> dict[str, str]:
     """Return the metadata of a file of outputs, all that `verify` needs beside the inputs."""
     numbers = {name: repr(value) for name, value in zip(SCALES, scales, strict=True)}
-    options = {name: str(value).lower() for name, value in options_of(spec).items()}
+    options = {name: str(value).lower() for name, value in asdict(spec).items()}
     return {"contract": "1", "format": fmt, **numbers, **options}
 
 

@@ -81,15 +81,6 @@ def compile_count() -> int:
     return sum(backend.provider.compile_count() for backend in _backends.backends() if backend.usable)
 
 
-def why_nothing(num_heads: int, head_dim: int, rope_dim: int, fmt: str, spec: IndexerQSpec) -> dict[str, str]:
-    """Say of each backend why `warmup` of these calls, on the current device, has it compile nothing."""
-    op, target, forced = _abi.OPS[FORMATS[fmt]], _device(None), _backends.forced_by_environment()
-    dtypes = (torch.int64, torch.float32, torch.bfloat16, torch.float32)
-    (request,) = _probes(op, (num_heads, head_dim, rope_dim), dtypes, spec, target, (_requests.MAX_ALIGNMENT,))
-    taken = f"it takes these calls on {request.target}, and has nothing to compile."
-    return {verdict.backend.name: verdict.reason or taken for verdict in _backends.verdicts(request, forced)}
-
-
 def _compile(request: _abi.Request, forced: str | None) -> None:
     """Warm the backend that would take the request; where it fails to compile, the next, as a call would."""
     workload = _backends.workload_of(request)

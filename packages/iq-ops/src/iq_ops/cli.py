@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,7 +127,7 @@ def quantize(
             made = quantize_module.quantize(inputs, fmt, spec, lambda done, total: step("Quantizing", done, total))
         scales = (inputs.weights_softmax_scale, inputs.weights_head_scale)
         files.write(target, made.tensors, _metadata.written(fmt, scales, spec))
-    for note in _scale_notes((file,), inputs, model, head_scale):
+    for note in _metadata.assumed_head_scale((file,), inputs.q.shape[1], model, head_scale):
         warn(note)
     _render.quantized(Console(highlight=False, markup=False, emoji=False), made, spec, source, target)
 
@@ -167,7 +166,7 @@ def verify(
         contents = dumps.read_dump(file, inputs, source)
         notes = _metadata.disagreements(file, source, {*wanted, *given})
         notes += _metadata.contradictions((file, source), model, asked)
-    notes += _scale_notes((file, source), inputs, model, head_scale)
+    notes += _metadata.assumed_head_scale((file, source), inputs.q.shape[1], model, head_scale)
     with progress("Trying conventions") as step:
         found = verify_module.verify(contents, wanted, step)
     Console(highlight=False, emoji=False).print(_render_verify.verdict(contents, found, notes))
@@ -184,14 +183,6 @@ def _read_inputs(
     if model is not None:
         dumps.check_model(file.path, inputs, model)
     return inputs
-
-
-def _scale_notes(files: Sequence[File], inputs: Inputs, model: str | None, head_scale: float | None) -> list[str]:
-    from . import _metadata
-
-    if model is not None or head_scale is not None:
-        return []
-    return _metadata.assumed_head_scale(files, inputs.q.shape[1])
 
 
 @app.command()

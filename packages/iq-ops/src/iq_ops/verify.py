@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -170,9 +170,7 @@ def _contract_outputs(
         "weights_softmax_scale": inputs.weights_softmax_scale,
         "weights_head_scale": inputs.weights_head_scale,
         "weights_out": weights_out,
-        "rope_style": spec.rope_style,
-        "rope_at": spec.rope_at,
-        "hadamard": spec.hadamard,
+        **asdict(spec),
     }
     if dump.fmt == "mxfp4" and dump.scale is not None:
         scale = torch.empty_like(dump.scale[part])
